@@ -77,7 +77,8 @@ fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let cli = match parsed {
-        Ok((cli, matches)) => {
+        Ok((mut cli, matches)) => {
+            cli.server.note_sources(&matches);
             let refused = refuse_client_options(&matches)
                 .or_else(|| refuse_other_server(&matches))
                 .or_else(|| refuse_namespace(&matches));

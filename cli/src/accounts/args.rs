@@ -21,7 +21,7 @@ pub(crate) enum UserCommand {
     Change(ChangeUserArgs),
     /// Delete a user with all sessions and tokens
     Delete(UserArg),
-    /// Set a user's password; all sessions of the user end
+    /// Set a user's password; all sessions of the user end, and the user's API tokens are revoked
     Password(PasswordArgs),
 }
 
@@ -88,6 +88,9 @@ pub(crate) struct PasswordArgs {
     /// File with the present password, which your own change needs; asked for by default
     #[arg(long, value_name = "FILE")]
     pub(crate) old_password_file: Option<PathBuf>,
+    /// Leave the user's API tokens valid; by default they are revoked
+    #[arg(long)]
+    pub(crate) keep_tokens: bool,
 }
 
 /// `cueline token …`

@@ -1,6 +1,7 @@
 //! `cueline user …`
 
-use cueline_api::view::{LoginKind, SessionView, UserPage, UserRef, UserView};
+use cueline_api::view::{LoginKind, PasswordSet, SessionView, UserPage, UserRef, UserView};
+use cueline_store::name_key;
 use serde_json::{Map, Value, json};
 
 use super::args::{ChangeUserArgs, CreateUserArgs, PasswordArgs, UserArg};
@@ -132,9 +133,9 @@ pub(super) async fn password(api: &Api, out: Out, args: &PasswordArgs) -> Result
     api.refuse_readable("the password")?;
     let session: SessionView = read(api.get(&["session"], &[]).await?)?;
     // The server compares login names without regard to case.
-    let own = caller::user(&session).map(str::to_lowercase);
+    let own = caller::user(&session).map(name_key);
     let mut body = Map::new();
-    if own == Some(args.name.to_lowercase()) {
+    if own == Some(name_key(&args.name)) {
         let file = args.old_password_file.as_deref();
         let old = prompt::secret("Present password: ", "--old-password-file", file)?;
         body.insert("old_password".to_owned(), json!(old));
@@ -142,13 +143,16 @@ pub(super) async fn password(api: &Api, out: Out, args: &PasswordArgs) -> Result
     let password = prompt::new_password("--password-file", args.password_file.as_deref())?;
     body.insert("password".to_owned(), json!(password));
     let path = ["users", args.name.as_str(), "password"];
+    if args.keep_tokens {
+        body.insert("keep_tokens".to_owned(), json!(true));
+    }
     let answer = api.post(&path, &Value::Object(body)).await?;
     if out.is_json() {
         return out.json(&answer);
     }
-    let user: UserRef = read(answer)?;
+    let set: PasswordSet = read(answer)?;
     out.line(&format!(
-        "user {} has a new password; all sessions of the user have ended",
-        user.name
+        "user {} has a new password; all sessions of the user have ended; API tokens revoked: {}",
+        set.name, set.tokens_revoked
     ))
 }

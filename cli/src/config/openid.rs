@@ -7,13 +7,18 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args};
 use cueline_api::openid::{GrantMapping, GrantRule, OpenId, OpenIdSettings};
-use cueline_model::{Grant, GroupName, Namespace};
+use cueline_model::{DurationMs, Grant, GroupName, Namespace};
 use serde_json::{Map, Value};
 use toml_edit::{Document, Item, Table};
 
 use super::values;
 use crate::jobfile::read_text;
 use crate::secret_file;
+
+/// Anything shorter is a mistake: people do not log in more often.
+const SHORTEST_TOKENS: DurationMs = DurationMs::secs(3_600);
+/// As long as the longest validity of a token that has an end.
+const LONGEST_TOKENS: DurationMs = DurationMs::secs(3_650 * 24 * 3_600);
 
 /// Of each role with an API.
 #[derive(Debug, Clone, Args)]
@@ -44,6 +49,9 @@ pub(crate) struct OpenIdOptions {
     /// Create the user at the first login
     #[arg(value_name = "BOOL", default_value = "false", action = ArgAction::Set, value_parser = values::switch)]
     pub(crate) oidc_create_users: bool,
+    /// How long the API tokens of a user count after the user's last login by the provider, 1h to 3650d
+    #[arg(value_name = "DURATION", default_value = "30d", value_parser = tokens_valid)]
+    pub(crate) oidc_tokens_valid: DurationMs,
 }
 
 /// The client's secret.
@@ -85,6 +93,16 @@ pub(super) fn scope(text: &str) -> Result<String, String> {
         ));
     }
     Ok(text.to_owned())
+}
+
+pub(super) fn tokens_valid(text: &str) -> Result<DurationMs, String> {
+    let valid = values::duration_ms(text)?;
+    if (SHORTEST_TOKENS..=LONGEST_TOKENS).contains(&valid) {
+        return Ok(valid);
+    }
+    Err(format!(
+        "{text:?} given; a duration from {SHORTEST_TOKENS} to {LONGEST_TOKENS} is expected"
+    ))
 }
 
 pub(super) fn client_secret(path: &str) -> Result<ClientSecret, String> {
@@ -181,6 +199,7 @@ impl OpenIdOptions {
             groups_claim: self.oidc_groups_claim.clone(),
             grants: self.oidc_grants.clone(),
             create_users: self.oidc_create_users,
+            tokens_valid: self.oidc_tokens_valid,
         })
     }
 }
@@ -289,6 +308,17 @@ mod tests {
         ] {
             let problem = parsed(&text).expect_err(&text);
             assert!(problem.contains(expected), "{text:?}: {problem}");
+        }
+    }
+
+    #[test]
+    fn the_validity_of_tokens_has_bounds() {
+        assert_eq!(tokens_valid("30d"), Ok(cueline_api::openid::TOKENS_VALID));
+        for good in ["1h", "3650d"] {
+            assert!(tokens_valid(good).is_ok(), "{good}");
+        }
+        for bad in ["59m", "3651d", "never", ""] {
+            assert!(tokens_valid(bad).is_err(), "{bad}");
         }
     }
 

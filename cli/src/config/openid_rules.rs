@@ -8,7 +8,7 @@ const REDIRECT_URL: &str = "oidc_redirect_url";
 const GRANTS: &str = "oidc_grants";
 const CREATE_USERS: &str = "oidc_create_users";
 /// What means nothing without an issuer.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     CLIENT_ID,
     "oidc_client_secret_file",
     REDIRECT_URL,
@@ -16,6 +16,7 @@ const OTHERS: [&str; 7] = [
     "oidc_groups_claim",
     GRANTS,
     CREATE_USERS,
+    "oidc_tokens_valid",
 ];
 
 /// Reports settings that need others.

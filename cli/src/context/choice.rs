@@ -10,8 +10,8 @@ use super::url::is_readable_on_the_way;
 pub(crate) struct Candidates<'a> {
     /// The address that the user gave by a flag or a variable.
     pub(crate) url: Option<&'a Url>,
-    /// Whether the user gave a token by a flag or a variable.
-    pub(crate) has_token: bool,
+    /// How the user gave a token.
+    pub(crate) token: Option<GivenToken>,
     /// The namespace that the user gave by a flag or a variable.
     pub(crate) namespace: Option<&'a Namespace>,
     /// The context that the user named or chose earlier.
@@ -20,6 +20,15 @@ pub(crate) struct Candidates<'a> {
     pub(crate) local: Option<&'a Url>,
     /// The address by default.
     pub(crate) default: &'a Url,
+}
+
+/// How the user gave a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GivenToken {
+    /// By a flag, for this command.
+    Flag,
+    /// By a variable, for all commands, whichever servers they ask.
+    Variable,
 }
 
 /// A context that a command may use.
@@ -65,16 +74,17 @@ pub(crate) enum Refusal {
     #[error("context: it is for {context}, but url is {url}; give only one of them")]
     Contradiction { context: Box<Url>, url: Box<Url> },
     #[error(
-        "context: its token is not sent to {url}, because others could read it on the way; use https, or log in with --insecure-http"
+        "context: the token is not sent to {url}, because others could read it on the way; use https, log in with --insecure-http, or give the address with --url"
     )]
     Readable { url: Box<Url> },
 }
 
 /// Chooses: the user's flags and variables, else the context, else the announced server, else the default.
 ///
-/// The token of a context is for the address of that context alone. The token of the announced server is sent over its
-/// socket alone, because its announcement may be stale. The namespace is the user's, else that of the context, else
-/// `default`.
+/// The token of a context is for the address of that context alone. A token in a variable may be for another server. So it
+/// goes to the address of a context only if the user gave that address too, or if the context has no token of its own.
+/// The token of the announced server is sent over its socket alone, because its announcement may be stale. The namespace is
+/// the user's, else that of the context, else `default`.
 pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
     let context_url = given.context.map(|context| context.url);
     let url = given.url.or(context_url).or(given.local);
@@ -87,14 +97,22 @@ pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
         });
     }
     let is_local = given.local == Some(url);
+    let is_for_server = given.token == Some(GivenToken::Flag) || given.url.is_some();
     let token = match context {
-        _ if given.has_token => TokenFrom::User,
+        _ if given.token.is_some() && is_for_server => TokenFrom::User,
         Some(context) if context.has_token => TokenFrom::Context,
+        _ if given.token.is_some() => TokenFrom::User,
         _ if is_local => TokenFrom::LocalServer,
         _ => TokenFrom::Nowhere,
     };
     let may_be_read = context.is_some_and(|one| !one.insecure_http) && is_readable_on_the_way(url);
-    if token == TokenFrom::Context && may_be_read {
+    // With the address, the token is the user's decision.
+    let is_sent_by_context = match token {
+        TokenFrom::Context => true,
+        TokenFrom::User => given.url.is_none(),
+        TokenFrom::LocalServer | TokenFrom::Nowhere => false,
+    };
+    if is_sent_by_context && may_be_read {
         return Err(Refusal::Readable {
             url: Box::new(url.clone()),
         });
@@ -119,7 +137,7 @@ pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Candidates, Choice, ContextCandidate, Refusal, TokenFrom, choose};
+    use super::{Candidates, Choice, ContextCandidate, GivenToken, Refusal, TokenFrom, choose};
     use crate::context::url::base_url;
     use cueline_model::Namespace;
     use reqwest::Url;
@@ -130,7 +148,7 @@ mod tests {
 
     struct Case {
         url: Option<&'static str>,
-        has_token: bool,
+        token: Option<GivenToken>,
         /// The address, and whether there is a token for it.
         context: Option<(&'static str, bool)>,
         local: Option<&'static str>,
@@ -147,7 +165,7 @@ mod tests {
             .map(|(url, has_token)| (parsed(url), has_token));
         choose(&Candidates {
             url: url.as_ref(),
-            has_token: case.has_token,
+            token: case.token,
             namespace: None,
             context: context.as_ref().map(|(url, has_token)| ContextCandidate {
                 url,
@@ -259,7 +277,7 @@ mod tests {
         ] {
             let case = Case {
                 url,
-                has_token,
+                token: has_token.then_some(GivenToken::Flag),
                 context,
                 local,
             };
@@ -286,7 +304,7 @@ mod tests {
             let (url, given, of_context) = (url.map(parsed), given.map(name), of_context.map(name));
             let chosen = choose(&Candidates {
                 url: url.as_ref(),
-                has_token: false,
+                token: None,
                 namespace: given.as_ref(),
                 context: Some(ContextCandidate {
                     url: &parsed(CONTEXT),
@@ -314,7 +332,7 @@ mod tests {
     fn a_named_context_contradicts_another_address() {
         let case = Case {
             url: Some("https://b.example"),
-            has_token: false,
+            token: None,
             context: Some((CONTEXT, true)),
             local: None,
         };
@@ -331,23 +349,60 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_token_is_not_sent_where_others_can_read_it() {
+    fn a_token_is_not_sent_where_others_can_read_it() {
+        const READABLE: &str = "http://a.example";
         let mut case = Case {
             url: None,
-            has_token: false,
-            context: Some(("http://a.example", true)),
+            token: None,
+            context: Some((READABLE, true)),
             local: None,
         };
-        let refused = chosen(&case, false, false);
-        assert!(
-            matches!(refused, Err(Refusal::Readable { .. })),
-            "{refused:?}"
-        );
-        assert!(chosen(&case, false, true).is_ok());
-        // The user's own token is the user's decision, and without a token there is nothing to read.
-        case.has_token = true;
+        let refused = |case: &Case| {
+            let refused = chosen(case, false, false);
+            assert!(
+                matches!(refused, Err(Refusal::Readable { .. })),
+                "{refused:?}"
+            );
+            assert!(chosen(case, false, true).is_ok());
+        };
+        refused(&case);
+        for token in [GivenToken::Flag, GivenToken::Variable] {
+            for has_token in [true, false] {
+                case.token = Some(token);
+                case.context = Some((READABLE, has_token));
+                case.url = None;
+                refused(&case);
+                // With the address, it is the user's decision.
+                case.url = Some(READABLE);
+                assert!(chosen(&case, false, false).is_ok());
+            }
+        }
+        // Without a token there is nothing to read.
+        (case.token, case.context, case.url) = (None, Some((READABLE, false)), None);
         assert!(chosen(&case, false, false).is_ok());
-        (case.has_token, case.context) = (false, Some(("http://a.example", false)));
-        assert!(chosen(&case, false, false).is_ok());
+    }
+
+    #[test]
+    fn a_token_of_a_variable_does_not_replace_that_of_a_context() {
+        use TokenFrom::{Context, User};
+        let other = Some("https://b.example");
+        for (url, has_token, local, expected) in [
+            (None, Some(true), None, Context),
+            (None, Some(true), Some(LOCAL), Context),
+            (None, Some(false), None, User),
+            (Some(CONTEXT), Some(true), None, User),
+            (other, Some(true), None, User),
+            (None, None, None, User),
+            (None, None, Some(LOCAL), User),
+        ] {
+            let case = Case {
+                url,
+                token: Some(GivenToken::Variable),
+                context: has_token.map(|has_token| (CONTEXT, has_token)),
+                local,
+            };
+            let token = chosen(&case, false, false).expect("a server").token;
+            assert_eq!(token, expected, "{url:?} {has_token:?} {local:?}");
+        }
     }
 }

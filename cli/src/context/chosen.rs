@@ -6,7 +6,7 @@ use cueline_model::Namespace;
 use reqwest::Url;
 
 use super::book::Context;
-use super::choice::{Candidates, ContextCandidate, Refusal, TokenFrom, choose};
+use super::choice::{Candidates, ContextCandidate, GivenToken, Refusal, TokenFrom, choose};
 use super::files::ContextFiles;
 use super::name::ContextName;
 use super::server_args::ServerArgs;
@@ -79,7 +79,7 @@ impl ChosenServer {
         let local = found.as_ref().and_then(|found| base_url(&found.url).ok());
         let choice = choose(&Candidates {
             url: given.as_ref(),
-            has_token: args.token.is_some(),
+            token: given_token(args),
             namespace: namespace.as_ref(),
             context: stored.as_ref().map(Stored::candidate),
             local: local.as_ref(),
@@ -146,10 +146,10 @@ pub(crate) fn namespace(args: &ServerArgs) -> Result<Namespace, Failure> {
     let stored = stored(args)?;
     let choice = choose(&Candidates {
         url: given.as_ref(),
-        has_token: args.token.is_some(),
+        // No request shows one.
+        token: None,
         namespace: namespace.as_ref(),
         context: stored.as_ref().map(|stored| ContextCandidate {
-            // No request shows it.
             has_token: false,
             ..stored.candidate()
         }),
@@ -158,6 +158,16 @@ pub(crate) fn namespace(args: &ServerArgs) -> Result<Namespace, Failure> {
         default: &base_url(DEFAULT_URL)?,
     });
     Ok(choice.map_err(|refusal| refused(&refusal))?.namespace)
+}
+
+fn given_token(args: &ServerArgs) -> Option<GivenToken> {
+    args.token.as_ref().map(|_| {
+        if args.token_is_from_variable {
+            GivenToken::Variable
+        } else {
+            GivenToken::Flag
+        }
+    })
 }
 
 fn refused(refusal: &Refusal) -> Failure {

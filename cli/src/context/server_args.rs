@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 use cueline_model::{NameError, Namespace};
 use reqwest::{Certificate, ClientBuilder, Identity};
 
@@ -36,6 +37,9 @@ pub(crate) struct ServerArgs {
         hide_env_values = true
     )]
     pub(crate) token: Option<String>,
+    /// Whether the token is that of the variable. See [`note_sources`](Self::note_sources).
+    #[arg(skip)]
+    pub(crate) token_is_from_variable: bool,
     /// The namespace of the jobs, groups and runs that the command is about; by default that of the context, else `default`
     #[arg(long, global = true, env = "CUELINE_NAMESPACE", value_name = "NAME")]
     namespace: Option<String>,
@@ -51,6 +55,12 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
+    /// Notes where the token was found. The values alone do not say it.
+    pub(crate) fn note_sources(&mut self, matches: &ArgMatches) {
+        let source = matches.value_source("token");
+        self.token_is_from_variable = source == Some(ValueSource::EnvVariable);
+    }
+
     /// The namespace that the user gave by the flag or the variable. An empty variable is ignored.
     pub(crate) fn named_namespace(&self) -> Result<Option<Namespace>, Failure> {
         let given = self.namespace.as_deref().filter(|text| !text.is_empty());

@@ -92,6 +92,46 @@ fn a_stored_token_is_sent_to_the_address_of_its_context_only() {
 }
 
 #[test]
+fn a_token_of_a_variable_goes_to_no_context_that_has_one() {
+    let (home, own, other) = (Home::new(), accepting(), accepting());
+    login(&home, &own, "prod");
+    let run = |args: &[&str], url: Option<&str>| {
+        let mut command = home.command(args);
+        command.env("CUELINE_TOKEN", "the-variable");
+        command.envs(url.map(|url| ("CUELINE_URL", url)));
+        let output = command.output().expect("started");
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    let last_at = |server: &Recorder| tokens_at(server).pop().flatten();
+    let list = ["job", "list"];
+    for (args, url, server, expected) in [
+        (&list[..], None, &own, "the-stored-token"),
+        (
+            &["--context", "prod", "job", "list"],
+            None,
+            &own,
+            "the-stored-token",
+        ),
+        (&list, Some(&own), &own, "the-variable"),
+        (&list, Some(&other), &other, "the-variable"),
+        (
+            &["job", "list", "--token", "the-flag"],
+            None,
+            &own,
+            "the-flag",
+        ),
+    ] {
+        run(args, url.map(|one: &Recorder| one.url.as_str()));
+        let sent = last_at(server);
+        assert_eq!(sent, Some(format!("Bearer {expected}")), "{args:?}");
+    }
+    // Without a token of its own, the context has the variable's.
+    home.run(&["logout", "--keep"]).good();
+    run(&list, None);
+    assert_eq!(last_at(&own).as_deref(), Some("Bearer the-variable"));
+}
+
+#[test]
 fn a_stored_token_does_not_follow_a_redirect() {
     let other = accepting();
     let place = format!("307 Temporary Redirect\r\nlocation: {}/", other.url);
@@ -133,6 +173,9 @@ fn a_stored_token_is_not_sent_to_another_machine_without_tls() {
     assert_eq!(refused.status, 2, "{refused:#?}");
     assert!(refused.stderr.contains("on the way"), "{refused:#?}");
     assert!(!refused.stderr.contains("the-stored-token"), "{refused:#?}");
+    let refused = home.run(&["--token", "the-flag", "job", "list"]);
+    assert_eq!(refused.status, 2, "{refused:#?}");
+    assert!(refused.stderr.contains("on the way"), "{refused:#?}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn not_read(rejection: BytesRejection) -> Problem {
         return Problem::too_slow(timeout.to_string());
     }
     match rejection.into_response().status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(crate::MAX_BODY_BYTES),
         _ => Problem::malformed("the body could not be read completely"),
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::body::HttpBody as _;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use tokio::sync::Semaphore;
@@ -74,6 +75,20 @@ pub(crate) async fn admit(
     };
     let response = next.run(request).await;
     drop(place);
+    Ok(response)
+}
+
+/// Answers 413 to a request with a large body. A declared length is refused before the body is read. The limit of the route
+/// ends a body of unknown length.
+pub(crate) async fn refuse(request: Request, next: Next) -> Result<Response, Problem> {
+    let too_large = || Problem::too_large(MAX_SMALL_BODY_BYTES);
+    if request.body().size_hint().lower() > MAX_SMALL_BODY_BYTES as u64 {
+        return Err(too_large());
+    }
+    let response = next.run(request).await;
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return Err(too_large());
+    }
     Ok(response)
 }
 

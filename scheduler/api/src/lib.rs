@@ -41,8 +41,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post};
+use cueline_model::DurationMs;
 use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
 use cueline_store::{Accounts, Audit, Store};
@@ -150,6 +151,15 @@ impl ApiState {
         self.logins.setup.open(Instant::now()).map(Some)
     }
 
+    /// For how long the API tokens of users of a provider count after the user's last login. Without a provider no such user
+    /// logs in any more.
+    pub(crate) fn openid_tokens_valid(&self) -> DurationMs {
+        let openid = self.openid.as_deref();
+        openid.map_or(openid::TOKENS_VALID, |openid| {
+            openid.settings().tokens_valid
+        })
+    }
+
     /// Bounds the streams of events that are open at a time; [`MAX_EVENT_STREAMS`] by default. Each of them takes a
     /// connection for as long as it lasts, so the bound should be below the number of connections.
     pub fn limit_event_streams(&mut self, most: usize) {
@@ -164,12 +174,8 @@ impl ApiState {
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
-        .route("/login", post(login::login))
-        .route("/login/oidc", get(openid_login::begin))
-        .route("/login/oidc/callback", get(openid_login::end))
         .route("/logout", post(login::logout))
         .route("/session", get(login::session))
-        .route("/setup", post(setup::setup))
         .route("/users", get(users::list).post(users::create))
         .route(
             "/users/{name}",
@@ -225,7 +231,8 @@ pub fn router(state: ApiState) -> Router {
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         // Inside the check of rights: without a right, a caller cannot take the place of a large request.
-        .layer(from_fn_with_state(state.clone(), large::admit));
+        .layer(from_fn_with_state(state.clone(), large::admit))
+        .merge(public());
     let routes = Router::new()
         .route("/livez", get(system::livez))
         .route("/readyz", get(system::readyz))
@@ -242,4 +249,16 @@ pub fn router(state: ApiState) -> Router {
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state);
     namespace::route(routes)
+}
+
+/// The routes of the API that need no token. A client without one cannot take the place of a large request, because these
+/// routes take none: their bodies are small.
+fn public() -> Router<ApiState> {
+    Router::new()
+        .route("/login", post(login::login))
+        .route("/login/oidc", get(openid_login::begin))
+        .route("/login/oidc/callback", get(openid_login::end))
+        .route("/setup", post(setup::setup))
+        .layer(DefaultBodyLimit::max(MAX_SMALL_BODY_BYTES))
+        .layer(from_fn(large::refuse))
 }

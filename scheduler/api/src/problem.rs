@@ -164,9 +164,9 @@ impl Problem {
         problem
     }
 
-    /// The body is too large.
-    pub(crate) fn too_large() -> Self {
-        let detail = format!("a request body has at most {} bytes", crate::MAX_BODY_BYTES);
+    /// The body is larger than the path takes.
+    pub(crate) fn too_large(most_bytes: usize) -> Self {
+        let detail = format!("a request body has at most {most_bytes} bytes here");
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too-large",

@@ -39,6 +39,7 @@ use crate::view::{JobVersionView, JobVersions, Restored};
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -55,6 +56,7 @@ pub(crate) async fn list(
         next: versions.last().filter(|_| is_full).map(|v| v.version),
         versions: versions
             .into_iter()
+            .filter(|version| may_read(&caller, version))
             .map(|version| JobVersionView {
                 definition: None,
                 ..JobVersionView::from(version)
@@ -178,15 +180,19 @@ async fn find(
 ) -> Result<JobVersion, Problem> {
     let before = Some(version.saturating_add(1));
     let newest = state.audit.job_versions(job, before, 1).await?;
-    let found = newest.into_iter().find(|found| {
-        let group = found.definition.as_ref().map(|spec| &spec.group);
-        found.version == version && group.is_none_or(|group| caller.may(Right::Read, group))
-    });
+    let is_it = |found: &JobVersion| found.version == version && may_read(caller, found);
+    let found = newest.into_iter().find(is_it);
     found.ok_or_else(|| {
         Problem::not_found(format!(
             "job {job} has no version {version}; it never had it, or the version was deleted because there were newer ones"
         ))
     })
+}
+
+/// Whether the caller may read the group that the job was in at this version.
+fn may_read(caller: &Caller, version: &JobVersion) -> bool {
+    let group = version.definition.as_ref().map(|spec| &spec.group);
+    group.is_none_or(|group| caller.may(Right::Read, group))
 }
 
 /// The highest number that a version can have. The schema `VersionNumber` has the same bound.

@@ -23,7 +23,7 @@ use crate::openapi;
 
 pub use accounts::{
     ApiTokenPage, ApiTokenRef, ApiTokenView, CallerKind, CreatedApiToken, LoginAnswer, LoginKind,
-    SessionView, UserPage, UserRef, UserView,
+    PasswordSet, SessionView, UserPage, UserRef, UserView,
 };
 pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
 pub use events::{

@@ -708,12 +708,18 @@ async fn the_audit_log_uses_its_indexes() {
 #[tokio::test]
 async fn sessions_and_tokens_are_found_by_their_hashes() {
     let (s, ..) = loaded(1).await;
-    for (sql, index) in [
-        (accounts::sessions::FIND, "session_pkey"),
-        (accounts::api_tokens::FIND, "api_token_hash"),
+    for (sql, index, validity) in [
+        (accounts::sessions::FIND, "session_pkey", None),
+        (accounts::api_tokens::FIND, "api_token_hash", Some(1_i64)),
     ] {
         let text = s
-            .plan(sql, |q| q.bind(vec![0_u8; 32]).bind(None::<i64>))
+            .plan(sql, |q| {
+                let q = q.bind(vec![0_u8; 32]).bind(None::<i64>);
+                match validity {
+                    Some(validity) => q.bind(validity),
+                    None => q,
+                }
+            })
             .await;
         for index in [index, "account_user_pkey"] {
             assert!(text.contains(index), "no {index} in\n{text}");

@@ -43,11 +43,12 @@ async fn store() -> (Arc<Postgres>, PgStore) {
         owner: Some(ann),
         grants: vec![Grant::everything()],
         valid_ms: None,
+        session: None,
     };
     let created = accounts.create_api_token(&token, &by).await;
     created.expect("creates");
-    let started = accounts.create_session(ann, SESSION, 600_000, &by).await;
-    started.expect("starts");
+    let started = accounts.create_session(ann, &Login::None, SESSION, 600_000, &by);
+    started.await.expect("starts");
     (server, store)
 }
 
@@ -56,7 +57,7 @@ async fn both_are_found(store: &PgStore) {
     let found = async {
         let session = accounts.session(SESSION, 600_000).await;
         assert!(session.expect("answers").is_some());
-        let token = accounts.api_token(TOKEN).await;
+        let token = accounts.api_token(TOKEN, 600_000).await;
         assert!(token.expect("answers").is_some());
     };
     let answered = tokio::time::timeout(SOON, found).await;

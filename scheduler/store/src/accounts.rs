@@ -111,8 +111,19 @@ pub struct UserChange {
     pub grants: Option<Vec<Grant>>,
     /// Whether the user may log in, and the user's tokens count. `false` ends all sessions.
     pub enabled: Option<bool>,
+    /// Revokes all API tokens of the user that are valid.
+    pub revoke_tokens: bool,
     /// The version that the user must have; `None` for any.
     pub if_version: Option<u64>,
+}
+
+/// What a change of a user has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangedUser {
+    /// The version afterwards. It is the old one if nothing changes.
+    pub version: u64,
+    /// How many API tokens were revoked.
+    pub tokens_revoked: u64,
 }
 
 /// A stored user.
@@ -158,6 +169,9 @@ pub struct NewApiToken {
     pub grants: Vec<Grant>,
     /// How long it is valid, in milliseconds; `None` for ever.
     pub valid_ms: Option<u64>,
+    /// The session by which its owner asks for it; `None` if another proof was given. The session may have ended since, such
+    /// as by a new password.
+    pub session: Option<SecretHash>,
 }
 
 /// A stored API token, without its hash.
@@ -232,14 +246,15 @@ pub trait Accounts: Send + Sync + 'static {
     /// cannot log in or has not all rights, because then no further user could be created.
     async fn create_first_user(&self, user: &NewUser, by: &Actor) -> Result<UserId>;
 
-    /// Changes a user. Returns the new version. It is the old one if nothing changes.
+    /// Changes a user.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if the
     /// user has another version, if the OpenID subject is taken, or if the user is the last one who is enabled, can log
     /// in and has all rights, and would not stay so.
-    async fn change_user(&self, name: &str, change: &UserChange, by: &Actor) -> Result<u64>;
+    async fn change_user(&self, name: &str, change: &UserChange, by: &Actor)
+    -> Result<ChangedUser>;
 
     /// Deletes a user with all sessions and tokens.
     ///
@@ -262,15 +277,17 @@ pub trait Accounts: Send + Sync + 'static {
     /// At most `limit` users after `after`, sorted by name in lower case.
     async fn users(&self, after: Option<&str>, limit: usize) -> Result<Vec<StoredUser>>;
 
-    /// Starts a session of an enabled user, and notes the login.
+    /// Starts a session of an enabled user, and notes the login. `login` is what the user has proven: a session whose login
+    /// was verified before it was changed does not begin.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user, or if the user is disabled.
-    /// [`Conflict`](crate::ErrorKind::Conflict) if there is a session with this hash.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user, if the user is disabled, or if the user logs in
+    /// in another way now. [`Conflict`](crate::ErrorKind::Conflict) if there is a session with this hash.
     async fn create_session(
         &self,
         user: UserId,
+        login: &Login,
         hash: SecretHash,
         valid_ms: u64,
         by: &Actor,
@@ -287,14 +304,15 @@ pub trait Accounts: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such owner. [`Conflict`](crate::ErrorKind::Conflict) if
-    /// the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this owner, or [`MAX_PROGRAM_TOKENS`] without an
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such owner, or if the session has ended.
+    /// [`Conflict`](crate::ErrorKind::Conflict) if the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this owner, or [`MAX_PROGRAM_TOKENS`] without an
     /// owner.
     async fn create_api_token(&self, token: &NewApiToken, by: &Actor) -> Result<()>;
 
-    /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. Uses are noted
-    /// once a minute.
-    async fn api_token(&self, hash: SecretHash) -> Result<Option<Principal>>;
+    /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. The tokens of a user
+    /// of an OpenID Connect provider count only for `openid_valid_ms` after the user's last login: only a login says that the
+    /// provider still knows the user. Uses are noted once a minute.
+    async fn api_token(&self, hash: SecretHash, openid_valid_ms: u64) -> Result<Option<Principal>>;
 
     /// At most `limit` API tokens with an id after `after`, sorted by id; with `owner` only those of this user.
     async fn api_tokens(

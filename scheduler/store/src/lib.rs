@@ -29,11 +29,12 @@ mod run;
 mod worker_keys;
 
 pub use accounts::{
-    Accounts, Login, MAX_API_TOKENS, MAX_DISPLAY_NAME_BYTES, MAX_GRANTS, MAX_ISSUER_BYTES,
-    MAX_LOGIN_NAME_BYTES, MAX_PASSWORD_HASH_BYTES, MAX_PROGRAM_TOKENS, MAX_SESSIONS,
-    MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES, MAX_USERS, NewApiToken, NewUser, PasswordHash,
-    Principal, SecretHash, StoredApiToken, StoredUser, UserChange, UserId,
+    Accounts, ChangedUser, Login, MAX_API_TOKENS, MAX_DISPLAY_NAME_BYTES, MAX_GRANTS,
+    MAX_ISSUER_BYTES, MAX_LOGIN_NAME_BYTES, MAX_PASSWORD_HASH_BYTES, MAX_PROGRAM_TOKENS,
+    MAX_SESSIONS, MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES, MAX_USERS, NewApiToken, NewUser,
+    PasswordHash, Principal, SecretHash, StoredApiToken, StoredUser, UserChange, UserId,
 };
+pub use adapter::accounts::name_key;
 pub use adapter::clock::ClockOverride;
 pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,

@@ -137,6 +137,10 @@ async fn a_user_of_a_real_provider_gets_a_session_with_the_grants_of_the_group()
     let data = home.path().join("data");
     let server = Standalone::launch(process(&data, port, &extra)?, &data, port).await?;
 
+    // Before the set-up, a login that gives fewer rights would create no user.
+    let root = json!({ "name": "root", "grants": [{ "role": "admin", "scripts": true }] });
+    server.post("/users", &root).await?;
+
     let mut browser = Browser::new()?;
     let begin = Url::parse(&format!("{}/api/v1/login/oidc", server.url()))?;
     let mut page = browser.open(begin, None).await?;

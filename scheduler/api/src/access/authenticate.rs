@@ -55,7 +55,11 @@ async fn by_token(state: &ApiState, header: &HeaderValue, peer: Peer) -> Result<
     }
     let wrong = || Problem::unauthorized("the token is wrong");
     let token = ApiTokenText::parse(given).ok_or_else(wrong)?;
-    let found = state.accounts.api_token(token.secret.hash()).await?;
+    let openid_valid_ms = state.openid_tokens_valid().as_millis();
+    let found = state
+        .accounts
+        .api_token(token.secret.hash(), openid_valid_ms)
+        .await?;
     found
         .and_then(|principal| by_api_token(principal, &token.id, peer))
         .ok_or_else(wrong)

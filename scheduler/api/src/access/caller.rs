@@ -121,10 +121,9 @@ impl Caller {
         }
     }
 
-    /// Whether this is the user with that login name.
-    pub(crate) fn is_user(&self, name: &str) -> bool {
-        let same = |(_, own): (UserId, &str)| own.to_lowercase() == name.to_lowercase();
-        self.user().is_some_and(same)
+    /// Whether this is the user with that number. Names are no proof: the store alone says which of them are the same.
+    pub(crate) fn is_user(&self, user: UserId) -> bool {
+        self.user().is_some_and(|(own, _)| own == user)
     }
 }
 

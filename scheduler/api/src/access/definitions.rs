@@ -1,11 +1,13 @@
 //! Whether a caller may apply job definitions.
 //!
 //! Each definition needs the right to edit jobs in its group. A change also needs it in the group that the job had before.
-//! A script or a command needs its own right, before as well as after the change.
+//! A script or a command needs its own right, before as well as after the change. So does an HTTP request with a secret, which
+//! its author could send anywhere.
 
 use std::collections::HashSet;
 
-use cueline_model::{AccessScope, HandlerSpec, JobId, JobName, JobSpec, Right};
+use cueline_model::handler::HttpSpec;
+use cueline_model::{AccessScope, HandlerSpec, JobId, JobName, JobSpec, Right, TextOrSecret};
 use cueline_store::{Change, ErrorKind, StoreError};
 
 use super::caller::{Caller, missing};
@@ -46,12 +48,23 @@ fn missing_right(caller: &Caller, spec: &JobSpec) -> Option<(&'static str, Right
     if !caller.may(Right::EditJobs, &spec.group) {
         return Some(("group", Right::EditJobs));
     }
-    let runs_program = matches!(
-        spec.handler,
-        HandlerSpec::Shell(_) | HandlerSpec::Command(_)
-    );
-    (runs_program && !caller.may(Right::EditScripts, &spec.group))
+    (can_read_secrets(&spec.handler) && !caller.may(Right::EditScripts, &spec.group))
         .then_some(("handler", Right::EditScripts))
+}
+
+/// Whether the author of the job can get what is secret on the worker: a program reads it, and an HTTP request sends each
+/// secret that it names to the URL that it names.
+fn can_read_secrets(handler: &HandlerSpec) -> bool {
+    match handler {
+        HandlerSpec::Shell(_) | HandlerSpec::Command(_) => true,
+        HandlerSpec::Http(http) => names_secret(http),
+        HandlerSpec::Native(_) => false,
+    }
+}
+
+fn names_secret(http: &HttpSpec) -> bool {
+    let mut values = http.headers.values().chain(&http.body);
+    values.any(|value| matches!(value, TextOrSecret::Secret(_)))
 }
 
 fn problem_of(job: &JobName, field: &str, message: String) -> FieldProblem {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
+use cueline_store::name_key;
 use tokio::time::Instant;
 
 use crate::server::PeerAddress;
@@ -114,7 +115,7 @@ impl Throttle {
     ) -> Result<(), Duration> {
         // The address first: without an attempt left, it cannot fill the memory with names.
         self.addresses.take(&address.network(), now)?;
-        self.names.take(&name.to_lowercase(), now)
+        self.names.take(&name_key(name), now)
     }
 
     /// Counts an attempt without a name. If there were too many from this address, returns the time until the next one.
@@ -134,7 +135,7 @@ impl Throttle {
     /// Gives a successful attempt back. Earlier failures still count, because somebody else may have made them.
     pub(super) fn succeeded(&mut self, name: &str, address: PeerAddress) {
         self.addresses.give_back(&address.network());
-        self.names.give_back(&name.to_lowercase());
+        self.names.give_back(&name_key(name));
     }
 }
 
@@ -200,6 +201,12 @@ mod tests {
             assert_eq!(throttle.attempt("Alice", address(last), now), Ok(()));
         }
         assert!(throttle.attempt("alice", address(99), now).is_err());
+        // The names that the store takes for the same, whatever the last letter of a word looks like.
+        for last in 0..10 {
+            let name = if last % 2 == 0 { "ΑΣ" } else { "ασ" };
+            assert_eq!(throttle.attempt(name, address(last), now), Ok(()));
+        }
+        assert!(throttle.attempt("ασ", address(99), now).is_err());
         for name in 0..30 {
             let name = format!("user {name}");
             assert_eq!(throttle.attempt(&name, address(200), now), Ok(()));

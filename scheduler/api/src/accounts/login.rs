@@ -23,6 +23,8 @@ use crate::view::{CallerKind, LoginAnswer, SessionView};
 pub(super) const SESSION_VALID_S: u64 = 7 * 24 * 3_600;
 /// The actor of a login with a name that no user has. What was typed is not recorded, because it may be a password.
 pub(super) const UNKNOWN_USER: &str = "unknown";
+/// Why no session begins although the login was right.
+pub(super) const NO_SESSION: &str = "the user is disabled, or was changed during the login";
 
 /// The answer has a secret, which no cache may keep.
 type WithCookie<T> = ([(HeaderName, String); 2], Json<T>);
@@ -78,8 +80,8 @@ async fn begin_session(
     user: StoredUser,
     peer: Peer,
 ) -> Result<WithCookie<LoginAnswer>, Problem> {
-    let Some(secret) = new_session(state, &user, peer).await? else {
-        refused(state, &user.name, peer, "the user is disabled").await;
+    let Some(secret) = new_session(state, &user, &user.login, peer).await? else {
+        refused(state, &user.name, peer, NO_SESSION).await;
         return Err(wrong());
     };
     state.logins.succeeded(&user.name, peer.address);
@@ -91,10 +93,12 @@ async fn begin_session(
     Ok((with_cookie(cookie), Json(answer)))
 }
 
-/// Starts a session. `None` if the user is disabled, or has been deleted just now.
+/// Starts a session of the user who has proven this login. `None` if the user is disabled, or if the user was deleted or
+/// the login changed just now.
 pub(super) async fn new_session(
     state: &ApiState,
     user: &StoredUser,
+    login: &Login,
     peer: Peer,
 ) -> Result<Option<Secret>, Problem> {
     let secret = Secret::random()?;
@@ -102,7 +106,7 @@ pub(super) async fn new_session(
     let valid_ms = SESSION_VALID_S * 1_000;
     let begun = state
         .accounts
-        .create_session(user.id, secret.hash(), valid_ms, &by)
+        .create_session(user.id, login, secret.hash(), valid_ms, &by)
         .await;
     match begun {
         Ok(()) => Ok(Some(secret)),
@@ -112,7 +116,7 @@ pub(super) async fn new_session(
 }
 
 /// The user with this login name, if there is one.
-async fn found(state: &ApiState, name: &str) -> Result<Option<StoredUser>, Problem> {
+pub(super) async fn found(state: &ApiState, name: &str) -> Result<Option<StoredUser>, Problem> {
     match state.accounts.user(name).await {
         Ok(user) => Ok(Some(user)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

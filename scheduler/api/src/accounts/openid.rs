@@ -4,9 +4,10 @@ use axum::extract::{Query, State};
 use axum::http::header::{CACHE_CONTROL, COOKIE, HeaderName, LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::AppendHeaders;
+use cueline_store::Login;
 
-use super::login::{SESSION_VALID_S, UNKNOWN_USER, new_session, refused};
-use super::openid_user::{account, disabled};
+use super::login::{NO_SESSION, SESSION_VALID_S, UNKNOWN_USER, new_session, refused};
+use super::openid_user::account;
 use super::refusal::Refusal;
 use crate::ApiState;
 use crate::access::cookie;
@@ -145,9 +146,14 @@ async fn finish(
         }
     })?;
     let user = account(state, openid, peer, &identity).await?;
-    let Some(secret) = new_session(state, &user, peer).await? else {
-        // Disabled since the last look.
-        return Err(disabled(&user.name));
+    let login = Login::OpenId {
+        issuer: openid.settings().issuer.clone(),
+        subject: identity.subject.clone(),
+    };
+    let Some(secret) = new_session(state, &user, &login, peer).await? else {
+        // Since the last look.
+        let problem = Problem::forbidden(NO_SESSION);
+        return Err(Refusal::of_user(&user.name, NO_SESSION, problem));
     };
     let session = cookie::set(
         &secret.to_text(),

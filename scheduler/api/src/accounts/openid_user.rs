@@ -105,6 +105,14 @@ async fn create(
             "no grant follows from the groups of this identity",
         ));
     }
+    // Only while there is no user, the set-up secret makes an administrator. Another first user would end that.
+    let gets_all_rights = |grants: &[Grant]| grants.contains(&Grant::everything());
+    let is_first_admin = grants.as_deref().is_some_and(gets_all_rights);
+    if !is_first_admin && !state.accounts.has_users().await? {
+        return Err(forbidden(
+            "there is no user yet; the first one is set up, or gets all rights from the groups of the provider",
+        ));
+    }
     let Some(name) = identity.name.clone() else {
         return Err(forbidden("no claim of the provider can be a login name"));
     };
@@ -125,7 +133,7 @@ async fn create(
     Ok(state.accounts.user(&user.name).await?)
 }
 
-pub(super) fn disabled(name: &str) -> Refusal {
+fn disabled(name: &str) -> Refusal {
     let reason = "the user is disabled";
     Refusal::of_user(name, reason, Problem::forbidden(reason))
 }

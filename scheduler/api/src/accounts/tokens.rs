@@ -9,7 +9,7 @@ use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::http::{StatusCode, Uri};
 use cueline_model::{AccessScope, DurationMs, Grant, Right};
-use cueline_store::{NewApiToken, StoredApiToken, UserId};
+use cueline_store::{ErrorKind, NewApiToken, StoredApiToken, UserId};
 
 use super::MAX_TEXT_BYTES;
 use crate::ApiState;
@@ -93,11 +93,9 @@ fn only_own(caller: &Caller) -> Option<UserId> {
 
 fn is_own(caller: &Caller, token: &StoredApiToken) -> bool {
     let is_itself = matches!(&caller.identity, Identity::Token { id, .. } if *id == token.id);
-    is_itself
-        || token
-            .owner
-            .as_deref()
-            .is_some_and(|name| caller.is_user(name))
+    // Both names are as they are stored, and a user's name stays the same.
+    let own = caller.user().map(|(_, name)| name);
+    is_itself || (own.is_some() && token.owner.as_deref() == own)
 }
 
 /// Creates an API token. Only this answer has its secret.
@@ -141,11 +139,22 @@ pub(crate) async fn create(
         owner: owner.map(|(id, _)| id),
         grants: given,
         valid_ms,
+        session: match &caller.identity {
+            Identity::Session { secret, .. } => Some(secret.hash()),
+            Identity::AdminToken | Identity::Token { .. } => None,
+        },
     };
     state
         .accounts
         .create_api_token(&token, &caller.actor)
-        .await?;
+        .await
+        .map_err(|error| match error.kind() {
+            // Since the request was admitted, such as by a new password.
+            ErrorKind::NotFound => {
+                Problem::unauthorized("the session or the user has ended; log in again")
+            }
+            _ => error.into(),
+        })?;
     let answer = CreatedApiToken {
         token: text.to_text(),
         id: text.id,

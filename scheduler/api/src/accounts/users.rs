@@ -10,6 +10,7 @@ use axum::http::{StatusCode, Uri};
 use cueline_model::{AccessScope, Grant, Right};
 use cueline_store::{ErrorKind, Login, NewUser, StoreError, StoredUser, UserChange};
 
+use super::login::found;
 use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
 use crate::ApiState;
 use crate::access::password::{given_password, new_password, required_new_password};
@@ -19,7 +20,7 @@ use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
-use crate::view::{UserPage, UserRef, UserView};
+use crate::view::{PasswordSet, UserPage, UserRef, UserView};
 
 type UserPath = Result<Path<String>, PathRejection>;
 
@@ -202,6 +203,7 @@ pub(crate) async fn change(
         login: None,
         grants: new_grants,
         enabled,
+        revoke_tokens: false,
         // The rights were checked for this version.
         if_version: Some(if_version.unwrap_or(user.version)),
     };
@@ -240,20 +242,21 @@ pub(crate) async fn delete(
     Ok(Json(UserRef { name: user.name }))
 }
 
-/// Sets a password. All sessions of the user end. For the own password, the old one is needed too.
+/// Sets a password. All sessions of the user end, and the user's API tokens are revoked. For the own password, the old one
+/// is needed too.
 #[utoipa::path(
     post,
     path = "/api/v1/users/{name}/password",
     operation_id = "user_password",
     tag = "accounts",
     summary = "Sets a password.",
-    description = "All sessions of the user end. For the own password, the old one is needed too; without it, or with a wrong one, the response is 403.",
+    description = "All sessions of the user end, and the user's API tokens are revoked unless `keep_tokens` is given. For the own password, the old one is needed too; without it, or with a wrong one, the response is 403.",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
     ),
     request_body = openapi::NewPassword,
     responses(
-        (status = 200, description = "The password is set.", body = UserRef),
+        (status = 200, description = "The password is set.", body = PasswordSet),
         (status = 409, description = "The user has no password to replace, or was changed meanwhile.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The change does not fit.", body = Problem, content_type = "application/problem+json"),
     )
@@ -265,14 +268,16 @@ pub(crate) async fn set_password(
     path: UserPath,
     uri: Uri,
     body: Body,
-) -> Result<Json<UserRef>, Problem> {
+) -> Result<Json<PasswordSet>, Problem> {
     query::none(&uri)?;
     let name = user_name(path)?;
-    let is_own = caller.is_user(&name);
-    let mut fields = body.fields(&["password", "old_password"]);
+    let named = found(&state, &name).await?;
+    let is_own = named.is_some_and(|user| caller.is_user(user.id));
+    let mut fields = body.fields(&["password", "old_password", "keep_tokens"]);
     let password = required_new_password(&mut fields, "password");
     let has_old = fields.has("old_password");
     let old = has_old.then(|| given_password(&mut fields, "old_password"));
+    let keep_tokens = fields.flag("keep_tokens");
     fields.finish()?;
     let user = match (is_own, old) {
         (true, Some(old)) => own_user(&state, &caller, &name, old).await?,
@@ -287,14 +292,19 @@ pub(crate) async fn set_password(
     let hash = state.logins.passwords.hash(password).await?;
     let change = UserChange {
         login: Some(Login::Password(hash)),
+        // Who had the old password, or a session, may have made some.
+        revoke_tokens: !keep_tokens,
         if_version: Some(user.version),
         ..UserChange::default()
     };
-    let accounts = &state.accounts;
-    accounts
+    let changed = state
+        .accounts
         .change_user(&user.name, &change, &caller.actor)
         .await?;
-    Ok(Json(UserRef { name: user.name }))
+    Ok(Json(PasswordSet {
+        name: user.name,
+        tokens_revoked: changed.tokens_revoked,
+    }))
 }
 
 /// The caller, who proves to know the old password. Who has got hold of a session or a token does not.

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::event::{Filter, Kind, Kinds, RESYNC, json};
 use super::feed::{EventId, Events};
 use super::life::{Life, Waited};
+use super::places::Holder;
 use super::poller;
 use crate::ApiState;
 use crate::access::Caller;
@@ -32,13 +33,6 @@ pub(super) const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Tells nginx to forward each event at once.
 pub(super) const UNBUFFERED: [(&str, &str); 1] = [("x-accel-buffering", "no")];
-
-/// All places are taken.
-pub(super) fn no_place() -> Problem {
-    Problem::unavailable(
-        "too many event streams are open at this server; close others, or ask another scheduler",
-    )
-}
 
 /// Streams changes of runs, jobs and executors, as far as the caller may read them.
 #[utoipa::path(
@@ -68,9 +62,10 @@ pub(crate) async fn changes(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
+    let holder = Holder::of(&caller);
     let filter = filter(caller, &namespace, &uri)?;
     let after = last_event_text(&headers)?;
-    let place = state.events.place().ok_or_else(no_place)?;
+    let place = state.events.place(holder)?;
     let (news, to_start) = state.events.join(filter.kinds);
     if let Some(running) = to_start {
         tokio::spawn(poller::run(
@@ -278,7 +273,7 @@ mod tests {
         let events = Events::new(1);
         let (news, running) = events.join(runs());
         let running = running.expect("nothing reads the store yet");
-        let place = events.place().expect("a place");
+        let place = events.place(Holder::AdminToken).expect("a place");
         let mut subscriber = Subscriber {
             events,
             news,

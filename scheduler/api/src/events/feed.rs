@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::TryRng as _;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::event::{Event, Kind, Kinds};
+use super::places::{Holder, Place, Places};
 use super::ring::{KEPT_EVENTS, Part, Ring};
+use crate::problem::Problem;
 
 /// A kind is read for this long after its last subscriber has left, so that a client that comes back misses nothing.
 const KEPT_WATCHING: Duration = Duration::from_mins(1);
@@ -19,7 +21,7 @@ pub(crate) struct Events(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    places: Arc<Semaphore>,
+    places: Places,
     state: Mutex<State>,
     /// Notified when a kind of events is wanted that was not read before.
     wanted: Notify,
@@ -75,7 +77,7 @@ impl Events {
     /// A feed for at most `streams` streams at a time, those of logs included.
     pub(crate) fn new(streams: usize) -> Self {
         Self(Arc::new(Shared {
-            places: Arc::new(Semaphore::new(streams.min(Semaphore::MAX_PERMITS))),
+            places: Places::new(streams),
             state: Mutex::new(State {
                 ring: Ring::new(KEPT_EVENTS),
                 epoch: None,
@@ -88,9 +90,13 @@ impl Events {
         }))
     }
 
-    /// A place for a stream. `None` if all are taken.
-    pub(super) fn place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.0.places).try_acquire_owned().ok()
+    /// A place for a stream of this caller.
+    ///
+    /// # Errors
+    ///
+    /// When all places are taken, or when this caller has a quarter of them.
+    pub(super) fn place(&self, holder: Holder) -> Result<Place, Problem> {
+        self.0.places.take(holder)
     }
 
     /// Adds a subscriber. Returns what signals its news, and the other side of the feed if the caller has to start the
@@ -263,15 +269,6 @@ mod tests {
             news: sender,
         };
         (events, running)
-    }
-
-    #[test]
-    fn places_are_bounded_and_given_back() {
-        let events = Events::new(1);
-        let place = events.place().expect("a place");
-        assert!(events.place().is_none());
-        drop(place);
-        assert!(events.place().is_some());
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use cueline_runtime::Stop;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until};
+
+use super::places::Place;
 
 /// Proxies close connections that are silent for longer. A client notices by the silence that its connection is dead.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -19,7 +20,7 @@ pub(super) struct Life {
     stop: Stop,
     ends_at: Instant,
     heartbeat_at: Instant,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// Why a wait was over.
@@ -34,7 +35,7 @@ pub(super) enum Waited<T> {
 
 impl Life {
     /// A stream that begins now, at this place among the streams.
-    pub(super) fn new(stop: Stop, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(stop: Stop, place: Place) -> Self {
         let now = Instant::now();
         Self {
             stop,
@@ -68,15 +69,12 @@ impl Life {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
-    use std::sync::Arc;
 
-    use tokio::sync::Semaphore;
-
+    use super::super::places::{Holder, Places};
     use super::*;
 
     fn life(stop: &Stop) -> Life {
-        let places = Arc::new(Semaphore::new(1));
-        let place = places.try_acquire_owned().expect("a place");
+        let place = Places::new(1).take(Holder::AdminToken).expect("a place");
         Life::new(stop.clone(), place)
     }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::sse::{Event as Message, Sse};
 use axum::response::{IntoResponse, Response};
@@ -14,10 +14,12 @@ use cueline_runtime::Backoff;
 use cueline_store::{ErrorKind, Store, StoreError};
 use futures_util::stream;
 
-use super::change_stream::{LAST_EVENT_ID, UNBUFFERED, last_event_text, message, no_place};
+use super::change_stream::{LAST_EVENT_ID, UNBUFFERED, last_event_text, message};
 use super::event::json;
 use super::life::{Life, Waited};
+use super::places::Holder;
 use crate::ApiState;
+use crate::access::Caller;
 use crate::namespace::InNamespace;
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
@@ -51,6 +53,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 )]
 pub(crate) async fn log(
     State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,
     headers: HeaderMap,
@@ -64,7 +67,7 @@ pub(crate) async fn log(
     let run = run_id(path)?;
     // Before the stream begins, so that an unknown run is answered with 404, as is one of another namespace.
     namespace.run(&state, run).await?;
-    let place = state.events.place().ok_or_else(no_place)?;
+    let place = state.events.place(Holder::of(&caller))?;
     let reader = LogReader {
         store: state.store.clone(),
         run,

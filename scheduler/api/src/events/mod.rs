@@ -9,6 +9,7 @@ mod event;
 mod feed;
 mod life;
 pub(crate) mod log_stream;
+mod places;
 mod poller;
 mod ring;
 mod snapshots;
@@ -18,5 +19,6 @@ pub(crate) use change_stream::changes;
 pub(crate) use feed::Events;
 pub(crate) use log_stream::log;
 
-/// The streams of one process that are open at a time by default. Further ones are answered with 503.
+/// The streams of one process that are open at a time by default. Further ones are answered with 503. One user or token has
+/// at most a quarter of them.
 pub const MAX_EVENT_STREAMS: usize = 200;

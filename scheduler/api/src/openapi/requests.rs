@@ -124,7 +124,8 @@ pub(super) const SCHEMAS: &str = r##"{
     "required": ["password"],
     "properties": {
       "password": {"$ref": "#/components/schemas/Password"},
-      "old_password": {"description": "Needed for the own password; not looked at for that of another user.", "anyOf": [{"$ref": "#/components/schemas/GivenPassword"}, {"type": "null"}]}
+      "old_password": {"description": "Needed for the own password; not looked at for that of another user.", "anyOf": [{"$ref": "#/components/schemas/GivenPassword"}, {"type": "null"}]},
+      "keep_tokens": {"description": "Whether the user's API tokens stay valid; `false` by default.", "type": ["boolean", "null"]}
     },
     "examples": [{"password": "another long password", "old_password": "correct horse battery"}]
   },

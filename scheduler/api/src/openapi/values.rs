@@ -204,7 +204,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "namespace": {"description": "Left out for all namespaces.", "$ref": "#/components/schemas/GivenNamespace"},
       "group": {"description": "Left out for all groups of the namespace; qualified.", "$ref": "#/components/schemas/GivenName"},
       "role": {"$ref": "#/components/schemas/Role"},
-      "scripts": {"description": "Whether jobs with scripts and commands may be edited; left out if not.", "type": "boolean"}
+      "scripts": {"description": "Whether jobs with scripts and commands, and HTTP jobs with secrets, may be edited; left out if not.", "type": "boolean"}
     },
     "examples": [{"group": "team-a/billing", "role": "author", "scripts": true}]
   },
@@ -217,7 +217,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "namespace": {"description": "Only in this namespace.", "anyOf": [{"$ref": "#/components/schemas/Namespace"}, {"type": "null"}]},
       "group": {"description": "Only in this group: `NAMESPACE/LOCAL`, or `LOCAL` alone in the namespace `default`.", "anyOf": [{"$ref": "#/components/schemas/ListedName"}, {"type": "null"}]},
       "role": {"$ref": "#/components/schemas/Role"},
-      "scripts": {"description": "Whether jobs with scripts and commands may be edited; `false` by default.", "type": "boolean"}
+      "scripts": {"description": "Whether jobs with scripts and commands, and HTTP jobs with secrets, may be edited; `false` by default.", "type": "boolean"}
     },
     "anyOf": [
       {"properties": {"namespace": {"type": "null"}}},

@@ -12,6 +12,7 @@ mod provider;
 mod settings;
 mod verify;
 
+use cueline_model::DurationMs;
 use openidconnect::url::Url;
 
 pub(crate) use claims::Identity;
@@ -23,6 +24,9 @@ pub use settings::{OpenIdError, OpenIdSettings};
 
 /// The path of the route that ends a login. The redirect URL of the settings ends in it.
 pub const CALLBACK_PATH: &str = "/api/v1/login/oidc/callback";
+
+/// For how long the API tokens of a user of a provider count after the user's last login, by default: 30 days.
+pub const TOKENS_VALID: DurationMs = DurationMs::secs(30 * 24 * 3_600);
 
 /// Login by one provider.
 #[derive(Debug)]

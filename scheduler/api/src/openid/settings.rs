@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use cueline_model::DurationMs;
 use cueline_store::MAX_ISSUER_BYTES;
 use openidconnect::url::Url;
 use openidconnect::{IssuerUrl, RedirectUrl};
@@ -32,6 +33,9 @@ pub struct OpenIdSettings {
     pub grants: Option<GrantMapping>,
     /// Whether a first login creates a user.
     pub create_users: bool,
+    /// For how long the API tokens of a user count after the user's last login; [`TOKENS_VALID`](super::TOKENS_VALID) by
+    /// default.
+    pub tokens_valid: DurationMs,
 }
 
 /// Without the secret.

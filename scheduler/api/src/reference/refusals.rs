@@ -39,7 +39,10 @@ const DESCRIPTIONS: [(Refusal, &str); 12] = [
         "What the path names does not exist, or the caller may not read it.",
     ),
     (TOO_SLOW, "The body did not arrive within 30 s."),
-    (TOO_LARGE, "The body is over 4 MiB."),
+    (
+        TOO_LARGE,
+        "The body is over 4 MiB, or over 64 KiB on a path that needs no token.",
+    ),
     (
         LONG_URI,
         "The URI is too long. There is no body, and the connection is closed.",

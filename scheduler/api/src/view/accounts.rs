@@ -93,6 +93,15 @@ pub struct UserRef {
     pub name: String,
 }
 
+/// A new password of a user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PasswordSet {
+    /// The login name.
+    pub name: String,
+    /// How many API tokens of the user were revoked.
+    pub tokens_revoked: u64,
+}
+
 /// A new session. Its secret is in the cookie only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LoginAnswer {

@@ -324,6 +324,45 @@ async fn a_refusal_names_the_missing_right_and_where() {
 }
 
 #[tokio::test]
+async fn an_http_job_with_a_secret_needs_the_right_to_edit_scripts() {
+    let server = Server::start().await;
+    let http = |headers: Value, body: Value| {
+        let handler = json!({ "url": "https://a.example", "method": "POST", "headers": headers, "body": body });
+        job("call", "a", &json!({ "http": handler }))
+    };
+    let secret = json!({ "secret": "report-token" });
+    let plain = http(json!({ "X-A": "b" }), json!("text"));
+    let in_header = http(json!({ "X-A": "b", "X-B": secret }), json!("text"));
+    let in_body = http(json!({}), secret);
+    let author = server.token_with(&grants("author")).await;
+    let trusted = server.token_with(&grants("author with scripts")).await;
+    let apply = async |token: &str, job: &Value| {
+        let body = json!({ "jobs": [job] });
+        server
+            .by(token, Method::POST, "/api/v1/jobs/apply", Some(&body))
+            .await
+    };
+    let refused = async |job: &Value| {
+        let answer = apply(&author, job).await;
+        assert_eq!(answer.status.as_u16(), 403, "{answer:?}");
+        assert_eq!(answer.json()["errors"][0]["field"], "handler");
+    };
+    refused(&in_header).await;
+    refused(&in_body).await;
+    apply(&author, &plain).await.good();
+    apply(&trusted, &in_header).await.good();
+    // To another URL, or without the secret: the present definition counts too.
+    refused(&plain).await;
+    apply(&trusted, &plain).await.good();
+    let other = http(json!({ "X-A": "c" }), json!("text"));
+    apply(&author, &other).await.good();
+    let restored = json!({ "version": 2 });
+    let path = "/api/v1/jobs/call/restore";
+    let restore = server.by(&author, Method::POST, path, Some(&restored));
+    assert_eq!(restore.await.status.as_u16(), 403, "it has the secret");
+}
+
+#[tokio::test]
 async fn a_job_of_another_group_is_neither_taken_over_nor_made_a_parent() {
     let (server, _, _) = two_groups().await;
     let token = server.token_with(&grants("author with scripts")).await;

@@ -374,6 +374,37 @@ async fn streams_are_bounded_and_a_closed_one_gives_its_place_back() {
 }
 
 #[tokio::test]
+async fn one_caller_has_a_quarter_of_the_streams_and_leaves_the_rest_to_others() {
+    let limits = ServerLimits::of_connections(100);
+    let server = Server::with_state(limits, |state| state.limit_event_streams(8)).await;
+    apply(&server, "a").await;
+    let run = triggered(&server, "a").await;
+    let viewer = json!([{ "role": "viewer" }]);
+    let token = server.token_with(&viewer).await;
+    let log = format!("/runs/{run}/logs/events");
+    let streams = [
+        Stream::by(&server, &token, "/events").await,
+        Stream::by(&server, &token, &log).await,
+    ];
+    for path in ["/events", log.as_str()] {
+        let refused = send_by(&server, &token, path, None).await;
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "{path}");
+        let body = refused.text().await.expect("a body");
+        assert!(body.contains("2 event streams of yours"), "{path}: {body}");
+    }
+    let other = server.token_with(&viewer).await;
+    for token in [other.as_str(), TOKEN] {
+        let mut stream = Stream::by(&server, token, "/events").await;
+        stream.expect("ready").await;
+    }
+    drop(streams);
+    until("a place is free", async || {
+        send_by(&server, &token, "/events", None).await.status() == StatusCode::OK
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_stop_ends_all_streams() {
     let server = Server::start().await;
     apply(&server, "a").await;

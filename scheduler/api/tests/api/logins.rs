@@ -3,6 +3,7 @@
 use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::raw::Raw;
 use crate::server::Server;
 
 const PASSWORD: &str = "correct horse battery";
@@ -335,6 +336,76 @@ async fn the_own_password_needs_the_old_one_and_ends_the_sessions() {
     assert_eq!(old.status(), StatusCode::UNAUTHORIZED);
     let new = try_login(&server, "alice", "another long password").await;
     assert_eq!(new.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_new_password_revokes_the_tokens_of_the_user_unless_they_are_to_be_kept() {
+    let server = Server::start().await;
+    create_user(&server, "alice", &json!([{ "role": "viewer" }])).await;
+    let session = login(&server, "alice").await;
+    let body = json!({ "name": "x", "grants": [{ "role": "viewer" }], "valid": "never" });
+    let (status, created) = session.post(&server, "/tokens", &body).await;
+    assert_eq!(status, 201, "{created}");
+    let token = created["token"].as_str().expect("a token");
+    let program = server.token_with(&json!([{ "role": "viewer" }])).await;
+    let status = async |token: &str| {
+        let shown = server.by(token, Method::GET, "/api/v1/session", None);
+        shown.await.status.as_u16()
+    };
+    let path = "/users/alice/password";
+    let mut body = json!({ "password": "another long password", "keep_tokens": true });
+    let kept = server.post(path, &body).await.good();
+    assert_eq!(kept, json!({ "name": "alice", "tokens_revoked": 0 }));
+    assert_eq!(status(token).await, 200);
+    body = json!({ "password": "a third long password" });
+    let revoked = server.post(path, &body).await.good();
+    assert_eq!(revoked["tokens_revoked"], 1);
+    assert_eq!((status(token).await, status(&program).await), (401, 200));
+}
+
+#[tokio::test]
+async fn a_session_that_ends_during_a_request_makes_no_token() {
+    let server = Server::start().await;
+    create_user(&server, "alice", &json!([{ "role": "viewer" }])).await;
+    let session = login(&server, "alice").await;
+    let body = json!({ "name": "x", "grants": [{ "role": "viewer" }], "valid": "never" });
+    let body = body.to_string();
+    let head = format!(
+        "POST /api/v1/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Expect: 100-continue\r\nCookie: {}\r\nX-CSRF-Token: {}\r\nContent-Length: {}\r\n\r\n",
+        session.cookie,
+        session.csrf,
+        body.len()
+    );
+    let mut raw = Raw::connect(&server).await;
+    raw.begin_with(head.as_bytes()).await;
+    let password = json!({ "password": "another long password" });
+    let set = server.post("/users/alice/password", &password).await;
+    set.good();
+    raw.send(body.as_bytes()).await;
+    let reply = raw.reply().await.expect("a reply");
+    assert_eq!(reply.status, 401, "{}", reply.text());
+    let listed = server.get("/tokens").await.good();
+    assert_eq!(listed["tokens"], json!([]));
+}
+
+#[tokio::test]
+async fn the_own_name_in_any_spelling_needs_the_old_password() {
+    let server = Server::start().await;
+    create_root(&server).await;
+    let grants = json!([{ "role": "admin", "scripts": true }]);
+    create_user(&server, "ΑΣ", &grants).await;
+    let session = login(&server, "ΑΣ").await;
+    // A last sigma has two small forms. The store takes the one that is no last letter for the same name.
+    for (name, expected) in [("ΑΣ", 403), ("ασ", 403), ("αΣ", 403), ("ας", 404)] {
+        let path = format!("/users/{name}/password");
+        let body = json!({ "password": "another long password" });
+        let (status, answer) = session.post(&server, &path, &body).await;
+        assert_eq!(status, expected, "{name}: {answer}");
+    }
+    let known = json!({ "password": "another long password", "old_password": PASSWORD });
+    let (status, answer) = session.post(&server, "/users/ασ/password", &known).await;
+    assert_eq!(status, 200, "{answer}");
 }
 
 #[tokio::test]

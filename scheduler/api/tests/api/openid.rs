@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use cueline_api::ServerLimits;
-use cueline_api::openid::{CALLBACK_PATH, GrantMapping, GrantRule, OpenId, OpenIdSettings};
-use cueline_model::{Grant, Role};
+use cueline_api::openid::{
+    CALLBACK_PATH, GrantMapping, GrantRule, OpenId, OpenIdSettings, TOKENS_VALID,
+};
+use cueline_model::{DurationMs, Grant, Role};
 use cueline_store::{AuditFilter, AuditResult};
 use reqwest::{Client, Response, Url, header};
 use serde_json::{Value, json};
@@ -46,6 +48,7 @@ fn settings(issuer: &str) -> OpenIdSettings {
         groups_claim: "groups".to_owned(),
         grants: Some(GrantMapping::new(rules).expect("a mapping")),
         create_users: true,
+        tokens_valid: TOKENS_VALID,
     }
 }
 
@@ -393,6 +396,73 @@ async fn who_is_in_no_group_of_a_rule_becomes_no_user() {
     let closed = Fixture::with(|settings| settings.create_users = false).await;
     assert_eq!(closed.login().await.status(), 403);
     assert_eq!(closed.user("alice").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_token_of_a_user_counts_for_a_while_after_the_login_by_the_provider() {
+    for (tokens_valid, expected) in [(TOKENS_VALID, 200), (DurationMs::millis(0), 401)] {
+        let fixture = Fixture::with(|settings| settings.tokens_valid = tokens_valid).await;
+        let cookie = session(&fixture.login().await);
+        let answer = fixture.get("/api/v1/session", &cookie).await;
+        let who: Value = answer.json().await.expect("JSON");
+        let csrf = who["csrf"].as_str().expect("a text");
+        let server = &fixture.server;
+        let body = json!({ "name": "x", "grants": [{ "role": "viewer" }], "valid": "never" });
+        let request = server.bare(reqwest::Method::POST, "/api/v1/tokens");
+        let request = request
+            .header(header::COOKIE, &cookie)
+            .header("X-CSRF-Token", csrf);
+        let created = server.send(request.json(&body)).await.good();
+        let token = created["token"].as_str().expect("a token");
+        let path = "/api/v1/session";
+        let shown = server.by(token, reqwest::Method::GET, path, None).await;
+        assert_eq!(shown.status.as_u16(), expected, "{shown:?}");
+    }
+}
+
+#[tokio::test]
+async fn before_the_set_up_only_who_gets_all_rights_becomes_a_user() {
+    let mapped = |settings: &mut OpenIdSettings| {
+        let rule = |group: &str, grant: Grant| GrantRule {
+            group_claim: group.to_owned(),
+            grant,
+        };
+        let rules = vec![
+            rule("operators", grant(Role::Operator)),
+            rule("half", grant(Role::Admin)),
+            rule("admins", Grant::everything()),
+        ];
+        settings.grants = Some(GrantMapping::new(rules).expect("a mapping"));
+    };
+    let fixture = Fixture::with(mapped).await;
+    fixture.server.delete("/users/root").await.good();
+    for group in ["operators", "half"] {
+        fixture.provider.claims(&json!({ "groups": [group] }));
+        assert_eq!(fixture.login().await.status(), 403, "{group}");
+        let newest = fixture.refusals().await.swap_remove(0);
+        assert!(newest.contains("no user yet"), "{newest}");
+        assert!(
+            !fixture
+                .server
+                .ports
+                .accounts
+                .has_users()
+                .await
+                .expect("answers")
+        );
+    }
+    fixture.provider.claims(&json!({ "groups": ["admins"] }));
+    session(&fixture.login().await);
+    let other = json!({ "sub": "subject-2", "preferred_username": "bob" });
+    fixture.provider.claims(&other);
+    session(&fixture.login().await);
+    let (_, bob) = fixture.user("bob").await;
+    assert_eq!(bob["grants"], json!([{ "role": "operator" }]));
+
+    // Without a mapping a login gives no grants, so it makes no first user either.
+    let unmapped = Fixture::with(|settings| settings.grants = None).await;
+    unmapped.server.delete("/users/root").await.good();
+    assert_eq!(unmapped.login().await.status(), 403);
 }
 
 #[tokio::test]

@@ -82,8 +82,13 @@ impl Raw {
             "Expect: 100-continue",
             length.as_str(),
         ];
-        self.send(&request("POST /api/v1/preview HTTP/1.1", &headers, b""))
-            .await;
+        let head = request("POST /api/v1/preview HTTP/1.1", &headers, b"");
+        self.begin_with(&head).await;
+    }
+
+    /// Sends a head with `Expect: 100-continue`, and returns when the server waits for the body.
+    pub(crate) async fn begin_with(&mut self, head: &[u8]) {
+        self.send(head).await;
         let interim = tokio::time::timeout(DEADLINE, self.take_head()).await;
         let interim = interim.expect("no answer").expect("closed");
         assert!(interim.starts_with("HTTP/1.1 100 "), "{interim}");

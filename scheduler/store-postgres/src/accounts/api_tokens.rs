@@ -3,7 +3,7 @@
 use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{
     ApiTokenRow, PendingUse, TokenUseRow, Used, check_new_token, grants_text, most_tokens,
-    no_owner, stored_api_token, token_created, token_exists, token_revoked, token_use,
+    no_owner, no_session, stored_api_token, token_created, token_exists, token_revoked, token_use,
     too_many_tokens,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
@@ -27,6 +27,8 @@ macro_rules! select_tokens {
 
 const OWNER: &str = "SELECT name FROM account_user WHERE id = $1";
 
+const SESSION: &str = "SELECT EXISTS (SELECT FROM session WHERE hash = $1)";
+
 const COUNT_VALID: &str = "
     SELECT count(*) FROM api_token
     WHERE (owner_id = $1::bigint OR ($1::bigint IS NULL AND owner_id IS NULL)) AND revoked_at IS NULL
@@ -43,11 +45,13 @@ const INSERT: &str = "
     INSERT INTO api_token (id, hash, name, owner_id, grants, created_at, created_by, expires_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
 
-/// The columns of [`TokenUseRow`].
+/// The columns of [`TokenUseRow`]. A user of a provider who never logged in has no time of a login, and no token counts.
 pub(crate) const FIND: &str = "
     SELECT t.id, t.name, t.grants, t.expires_at, t.revoked_at, t.last_used_at, t.owner_id, u.name, u.grants, u.enabled,
         coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
-    FROM api_token t LEFT JOIN account_user u ON u.id = t.owner_id WHERE t.hash = $1";
+    FROM api_token t LEFT JOIN account_user u ON u.id = t.owner_id
+    WHERE t.hash = $1 AND (u.issuer IS NULL
+        OR u.last_login_at > coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - $3)";
 
 pub(super) const NOTE_USE: &str = "
     UPDATE api_token SET last_used_at = $2 WHERE hash = $1 AND (last_used_at IS NULL OR last_used_at <= $3)";
@@ -70,6 +74,9 @@ impl PgStore {
             Some(id) => Some(owner_name(&mut tx, id).await?),
             None => None,
         };
+        if let Some(session) = token.session {
+            require_session(&mut tx, session).await?;
+        }
         make_room(&mut tx, token.owner, owner.as_deref(), now).await?;
         let expires_at = token.valid_ms.map(|ms| now.plus_ms(ms));
         let inserted = sqlx::query(INSERT)
@@ -92,10 +99,15 @@ impl PgStore {
         tx.commit().await
     }
 
-    pub(crate) async fn api_token(&self, hash: SecretHash) -> Result<Option<Principal>> {
+    pub(crate) async fn api_token(
+        &self,
+        hash: SecretHash,
+        openid_valid_ms: u64,
+    ) -> Result<Option<Principal>> {
         let row: Option<TokenUseRow> = sqlx::query_as(FIND)
             .bind(hash.0.as_slice())
             .bind(self.db.test_clock().map(Timestamp::as_millis))
+            .bind(to_i64(openid_valid_ms))
             .fetch_optional(&mut *self.db.authenticate().await?)
             .await?;
         let used = row.map(token_use).transpose()?;
@@ -165,6 +177,19 @@ async fn owner_name(conn: &mut PgConnection, owner: UserId) -> Result<String> {
         .fetch_optional(conn)
         .await?;
     Ok(name.ok_or_else(|| no_owner(owner))?)
+}
+
+/// Fails if the session has ended, as a new password ends it: no token is made by the old one afterwards.
+async fn require_session(conn: &mut PgConnection, session: SecretHash) -> Result<()> {
+    let exists: bool = sqlx::query_scalar(SESSION)
+        .bind(session.0.as_slice())
+        .fetch_one(conn)
+        .await?;
+    if exists {
+        Ok(())
+    } else {
+        Err(no_session().into())
+    }
 }
 
 /// Fails if the owner has too many valid tokens. Deletes the surplus of those that have ended.

@@ -8,7 +8,7 @@ use cueline_store::adapter::accounts::{
     user_exists, user_grants_text,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
-use cueline_store::{Login, MAX_USERS, NewUser, StoredUser, UserChange, UserId};
+use cueline_store::{ChangedUser, Login, MAX_USERS, NewUser, StoredUser, UserChange, UserId};
 use sqlx::postgres::PgConnection;
 
 use crate::error::Result;
@@ -57,6 +57,11 @@ const LOCK_USER: &str = "SELECT id FROM account_user WHERE id = $1 FOR UPDATE";
 
 const DELETE_SESSIONS: &str = "DELETE FROM session WHERE user_id = $1";
 
+/// Those that have ended keep the time of their end.
+const REVOKE_TOKENS: &str = "
+    UPDATE api_token SET revoked_at = $2
+    WHERE owner_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)";
+
 const DELETE_TOKENS: &str = "DELETE FROM api_token WHERE owner_id = $1";
 
 const DELETE: &str = "DELETE FROM account_user WHERE id = $1";
@@ -98,35 +103,46 @@ impl PgStore {
         name: &str,
         change: &UserChange,
         by: &Actor,
-    ) -> Result<u64> {
+    ) -> Result<ChangedUser> {
         check_user_change(change)?;
         let mut tx = self.change_accounts().await?;
         let now = tx.now;
         let before = find(&mut tx, name).await?;
         let Some(update) = plan_user_change(&before, change)? else {
             tx.roll_back().await;
-            return Ok(before.version);
+            return Ok(ChangedUser {
+                version: before.version,
+                tokens_revoked: 0,
+            });
         };
         if update.needs_other_admin {
             require_other_admin(&mut tx, &before).await?;
         }
         let after = &update.after;
         require_free_subject(&mut tx, &after.login, Some(after.id)).await?;
-        // This locks the user. A login at the same time ends before, and its session is seen, or finds the user changed.
+        // This locks the user. A login at the same time ends before, and its session is seen, or finds the user disabled or
+        // another login.
         write(&mut tx, after).await?;
         let sessions = if update.ends_sessions {
             delete(&mut tx, DELETE_SESSIONS, after.id).await?
         } else {
             0
         };
-        audit::write(
-            &mut tx,
-            &[user_changed(&before, &update, sessions, by)],
-            now,
-        )
-        .await?;
+        let tokens_revoked = if change.revoke_tokens {
+            let revoked = sqlx::query(REVOKE_TOKENS)
+                .bind(after.id.0)
+                .bind(now.as_millis());
+            revoked.execute(&mut *tx).await?.rows_affected()
+        } else {
+            0
+        };
+        let entry = user_changed(&before, &update, sessions, tokens_revoked, by);
+        audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
-        Ok(update.after.version)
+        Ok(ChangedUser {
+            version: update.after.version,
+            tokens_revoked,
+        })
     }
 
     pub(crate) async fn delete_user(&self, name: &str, by: &Actor) -> Result<()> {

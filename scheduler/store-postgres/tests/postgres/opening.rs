@@ -225,8 +225,8 @@ async fn a_restored_store_has_no_session_and_an_entry_about_it() {
     };
     let session = SecretHash([1; 32]);
     let ann = store.create_user(&ann, &by).await.expect("creates");
-    let started = store.create_session(ann, session, 600_000, &by).await;
-    started.expect("starts");
+    let started = store.create_session(ann, &Login::None, session, 600_000, &by);
+    started.await.expect("starts");
     let renewed = renew_store_id(&database.url()).await.expect("renews");
     let found = store.session(session, 600_000).await;
     assert_eq!(found.expect("answers"), None);

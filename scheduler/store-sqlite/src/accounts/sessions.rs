@@ -2,17 +2,20 @@
 
 use cueline_model::Actor;
 use cueline_store::adapter::accounts::{
-    PendingUse, SessionUseRow, Used, no_enabled_user, session_ended, session_exists,
+    PendingUse, SessionUseRow, Used, login_columns, no_enabled_user, session_ended, session_exists,
     session_started, session_use,
 };
 use cueline_store::adapter::convert::to_i64;
-use cueline_store::{MAX_SESSIONS, Principal, SecretHash, UserId};
+use cueline_store::{Login, MAX_SESSIONS, Principal, SecretHash, UserId};
 
 use crate::error::Result;
 use crate::{SqliteStore, audit};
 
-const NOTE_LOGIN: &str =
-    "UPDATE account_user SET last_login_at = ?2 WHERE id = ?1 AND enabled = 1 RETURNING name";
+/// The login was verified before this transaction, so it is compared here: none survives a new password.
+const NOTE_LOGIN: &str = "
+    UPDATE account_user SET last_login_at = ?2
+    WHERE id = ?1 AND enabled = 1 AND password_hash IS ?3 AND issuer IS ?4 AND subject IS ?5
+    RETURNING name";
 
 const DELETE_EXPIRED: &str = "DELETE FROM session WHERE user_id = ?1 AND expires_at <= ?2";
 
@@ -42,15 +45,20 @@ impl SqliteStore {
     pub(crate) async fn create_session(
         &self,
         user: UserId,
+        login: &Login,
         hash: SecretHash,
         valid_ms: u64,
         by: &Actor,
     ) -> Result<()> {
+        let (password, issuer, subject) = login_columns(login);
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let name: Option<String> = sqlx::query_scalar(NOTE_LOGIN)
             .bind(user.0)
             .bind(now.as_millis())
+            .bind(password)
+            .bind(issuer)
+            .bind(subject)
             .fetch_optional(&mut *tx)
             .await?;
         let name = name.ok_or_else(|| no_enabled_user(user))?;

@@ -6,7 +6,8 @@ use cueline_model::{Actor, ActorKind, Grant, Role, Timestamp};
 
 use super::fixture::Fixture;
 use crate::{
-    Accounts, Login, NewApiToken, NewUser, PasswordHash, Principal, SecretHash, UserChange, UserId,
+    Accounts, Login, MAX_USERS, NewApiToken, NewUser, PasswordHash, Principal, SecretHash,
+    UserChange, UserId,
 };
 
 /// A time in which no session becomes idle.
@@ -69,7 +70,7 @@ pub(super) async fn create(accounts: &dyn Accounts, user: &NewUser) -> UserId {
 
 pub(super) async fn change(accounts: &dyn Accounts, name: &str, change: &UserChange) -> u64 {
     let changed = accounts.change_user(name, change, &by()).await;
-    changed.expect("changes")
+    changed.expect("changes").version
 }
 
 pub(super) async fn set_enabled(accounts: &dyn Accounts, name: &str, enabled: bool) {
@@ -89,10 +90,18 @@ pub(super) fn hash(number: u64) -> SecretHash {
 
 /// Starts a session with the secret of this number, which is valid for long.
 pub(super) async fn log_in(accounts: &dyn Accounts, user: UserId, number: u64) {
+    let login = login_of(accounts, user).await;
     let started = accounts
-        .create_session(user, hash(number), LONG_MS, &by())
+        .create_session(user, &login, hash(number), LONG_MS, &by())
         .await;
     started.expect("starts");
+}
+
+/// How the user logs in now. A user who does not exist does not log in.
+pub(super) async fn login_of(accounts: &dyn Accounts, user: UserId) -> Login {
+    let users = accounts.users(None, MAX_USERS).await.expect("lists");
+    let found = users.into_iter().find(|one| one.id == user);
+    found.map_or(Login::None, |one| one.login)
 }
 
 /// Who has the session of this number, if it is not idle for long.
@@ -126,6 +135,7 @@ pub(super) fn token(number: u64, owner: Option<UserId>) -> NewApiToken {
         owner,
         grants: vec![Grant::everything()],
         valid_ms: None,
+        session: None,
     }
 }
 
@@ -136,7 +146,8 @@ pub(super) async fn create_token(accounts: &dyn Accounts, token: &NewApiToken) {
 
 /// Who has the token of this number.
 pub(super) async fn found(accounts: &dyn Accounts, number: u64) -> Option<Principal> {
-    accounts.api_token(hash(number)).await.expect("answers")
+    let found = accounts.api_token(hash(number), LONG_MS).await;
+    found.expect("answers")
 }
 
 pub(super) async fn revoke(accounts: &dyn Accounts, number: u64, owner: Option<UserId>) -> bool {

@@ -270,6 +270,7 @@ pub async fn a_user_is_changed_by_version(fixture: &Fixture) {
         login: Some(Login::None),
         grants: Some(vec![Grant::everything()]),
         enabled: Some(false),
+        revoke_tokens: false,
         if_version: Some(1),
     };
     fixture.clock.advance(1_000);
@@ -315,8 +316,16 @@ pub async fn the_last_administrator_stays(fixture: &Fixture) {
         namespace: Some("default".parse().expect("a name")),
         ..Grant::everything()
     };
+    let without_scripts = Grant {
+        scripts: false,
+        ..Grant::everything()
+    };
     // These do not take the place of the last one.
     let others = [
+        NewUser {
+            grants: vec![without_scripts.clone()],
+            ..user("eve")
+        },
         NewUser {
             grants: vec![author.clone(), in_one_namespace],
             ..user("bob")
@@ -339,6 +348,7 @@ pub async fn the_last_administrator_stays(fixture: &Fixture) {
         disabled.clone(),
         with_login(Login::None),
         with_grants(vec![author]),
+        with_grants(vec![without_scripts]),
     ] {
         let changed = accounts.change_user("ann", &change, &by()).await;
         refused(changed, ErrorKind::Conflict, "\"ann\"");

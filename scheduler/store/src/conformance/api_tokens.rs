@@ -3,13 +3,13 @@
 use cueline_model::Grant;
 
 use super::account_steps::{
-    MINUTE_MS, TOKEN_USED_AT, admin, by, create, create_token, found, hash, log_in, revoke,
-    session, set_enabled, token, user, viewer, wait_for_use,
+    MINUTE_MS, TOKEN_USED_AT, admin, by, create, create_token, found, hash, log_in, password,
+    revoke, session, set_enabled, token, user, viewer, wait_for_use,
 };
 use super::fixture::{Fixture, refused};
 use crate::{
-    Accounts, ErrorKind, MAX_API_TOKENS, MAX_GRANTS, MAX_PROGRAM_TOKENS, MAX_TOKEN_NAME_BYTES,
-    NewApiToken, Principal, StoredApiToken, UserId,
+    Accounts, ErrorKind, Login, MAX_API_TOKENS, MAX_GRANTS, MAX_PROGRAM_TOKENS,
+    MAX_TOKEN_NAME_BYTES, NewApiToken, NewUser, Principal, StoredApiToken, UserChange, UserId,
 };
 
 /// The ids of all tokens, or of those of an owner.
@@ -170,6 +170,118 @@ pub async fn a_token_of_a_disabled_owner_does_not_count(fixture: &Fixture) {
     assert!(found(&*accounts, 1).await.is_some());
 }
 
+/// Only a login says that the provider still knows the user. Other tokens need none.
+pub async fn tokens_of_openid_users_count_for_a_while_after_the_last_login(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let of_provider = NewUser {
+        login: Login::OpenId {
+            issuer: "https://id.example.org".to_owned(),
+            subject: "7".to_owned(),
+        },
+        ..user("eve")
+    };
+    let eve = create(&*accounts, &of_provider).await;
+    let ann = create(&*accounts, &user("ann")).await;
+    for (number, owner) in [(1, Some(eve)), (2, Some(ann)), (3, None)] {
+        create_token(&*accounts, &token(number, owner)).await;
+    }
+    let counts = async |number: u64| {
+        let found = accounts.api_token(hash(number), MINUTE_MS).await;
+        found.expect("answers").is_some()
+    };
+    assert!(!counts(1).await, "there was no login");
+    for session in [7, 8] {
+        log_in(&*accounts, eve, session).await;
+        assert!(counts(1).await);
+        fixture.clock.advance(MINUTE_MS - 1);
+        assert!(counts(1).await);
+        fixture.clock.advance(1);
+        assert!(!counts(1).await);
+    }
+    assert!(counts(2).await && counts(3).await);
+    let with_password = UserChange {
+        login: Some(password("eve")),
+        ..UserChange::default()
+    };
+    let changed = accounts.change_user("eve", &with_password, &by()).await;
+    changed.expect("changes");
+    assert!(counts(1).await, "the user has a password now");
+}
+
+/// Only those of the user, and only if it is asked for. What has ended keeps the time of its end.
+pub async fn a_new_password_revokes_the_tokens_of_the_user(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    let bob = create(&*accounts, &user("bob")).await;
+    for (number, owner) in [
+        (1, Some(ann)),
+        (2, Some(ann)),
+        (3, Some(ann)),
+        (4, Some(bob)),
+    ] {
+        create_token(&*accounts, &token(number, owner)).await;
+    }
+    create_token(&*accounts, &token(5, None)).await;
+    let short = NewApiToken {
+        valid_ms: Some(1_000),
+        ..token(6, Some(ann))
+    };
+    create_token(&*accounts, &short).await;
+    assert!(revoke(&*accounts, 3, None).await);
+    let revoked_at = fixture.now();
+    fixture.clock.advance(1_000);
+    let change = async |text: &str, revoke_tokens: bool| {
+        let change = UserChange {
+            login: Some(password(text)),
+            revoke_tokens,
+            ..UserChange::default()
+        };
+        let changed = accounts.change_user("ann", &change, &by()).await;
+        changed.expect("changes").tokens_revoked
+    };
+    assert_eq!(change("one", false).await, 0);
+    assert!(found(&*accounts, 1).await.is_some());
+    assert_eq!(change("two", true).await, 2);
+    for number in [1, 2] {
+        assert_eq!(found(&*accounts, number).await, None, "{number}");
+    }
+    for number in [4, 5] {
+        assert!(found(&*accounts, number).await.is_some(), "{number}");
+    }
+    let listed = accounts.api_tokens(Some(ann), None, 10).await;
+    let ends: Vec<_> = listed
+        .expect("lists")
+        .iter()
+        .map(|t| t.revoked_at)
+        .collect();
+    let now = fixture.now();
+    assert_eq!(ends, [Some(now), Some(now), Some(revoked_at), None]);
+    assert_eq!(change("three", true).await, 0, "none is left");
+}
+
+/// A request may be on its way while the session ends.
+pub async fn a_session_that_has_ended_makes_no_token(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let ann = create(&*accounts, &user("ann")).await;
+    log_in(&*accounts, ann, 7).await;
+    let by_session = |number: u64| NewApiToken {
+        session: Some(hash(7)),
+        ..token(number, Some(ann))
+    };
+    create_token(&*accounts, &by_session(1)).await;
+    let new_password = UserChange {
+        login: Some(password("another")),
+        revoke_tokens: true,
+        ..UserChange::default()
+    };
+    let changed = accounts.change_user("ann", &new_password, &by()).await;
+    assert_eq!(changed.expect("changes").tokens_revoked, 1);
+    let late = accounts.create_api_token(&by_session(2), &by()).await;
+    refused(late, ErrorKind::NotFound, "session");
+    assert_eq!(found(&*accounts, 2).await, None);
+    assert_eq!(ids(&*accounts, Some(ann)).await.len(), 1);
+}
+
 /// Each request uses a token, and most of them write nothing.
 pub async fn the_use_of_a_token_is_noted_once_a_minute(fixture: &Fixture) {
     let accounts = fixture.harness.open_accounts().await;
@@ -289,7 +401,7 @@ pub async fn ended_sessions_and_tokens_are_pruned(fixture: &Fixture) {
     log_in(&*accounts, ann, 1).await;
     for number in [2, 3] {
         let short = accounts
-            .create_session(ann, hash(number), 1_000, &by())
+            .create_session(ann, &password("ann"), hash(number), 1_000, &by())
             .await;
         short.expect("starts");
     }

@@ -86,8 +86,10 @@ macro_rules! store_conformance {
                 changes_of_accounts_are_in_the_audit_log;
             sessions: a_session_has_its_users_rights, a_session_is_refused, a_session_expires_and_ends_when_it_is_idle, the_use_of_a_session_is_noted_once_a_minute,
                 a_further_session_ends_the_least_recently_used, expired_sessions_make_room_first, a_disabled_user_has_no_session, a_new_password_ends_all_sessions,
+                a_login_from_before_a_change_of_the_login_starts_no_session,
                 a_session_is_ended, logins_at_the_same_time_are_bounded;
             api_tokens: a_token_has_an_owner_or_none, a_token_is_refused, a_token_expires, a_token_is_revoked, a_token_of_a_disabled_owner_does_not_count,
+                tokens_of_openid_users_count_for_a_while_after_the_last_login, a_new_password_revokes_the_tokens_of_the_user, a_session_that_has_ended_makes_no_token,
                 the_use_of_a_token_is_noted_once_a_minute, tokens_are_listed_in_pages, tokens_of_an_owner_are_bounded, tokens_of_programs_are_bounded,
                 ended_tokens_are_bounded, ended_sessions_and_tokens_are_pruned;
             audit: each_change_of_a_job_leaves_one_entry, triggers_and_cancellations_leave_one_entry, deleted_dead_letters_leave_one_entry_each,

@@ -58,7 +58,7 @@ pub async fn unreadable_grants_are_listed_as_such(fixture: &Fixture) {
     let session = accounts.session(hash(2), LONG_MS).await;
     refused(session, ErrorKind::Broken, "grants");
     refused(
-        accounts.api_token(hash(1)).await,
+        accounts.api_token(hash(1), LONG_MS).await,
         ErrorKind::Broken,
         "grants",
     );
@@ -88,7 +88,10 @@ pub async fn users_and_tokens_with_unreadable_grants_are_changed_and_removed(fix
     assert_eq!(grants_before(fixture, "user.delete").await, newer);
     assert!(revoke(&*accounts, 1, None).await);
     assert_eq!(grants_before(fixture, "token.revoke").await, newer);
-    assert_eq!(accounts.api_token(hash(1)).await.expect("answers"), None);
+    assert_eq!(
+        accounts.api_token(hash(1), LONG_MS).await.expect("answers"),
+        None
+    );
 }
 
 /// Unreadable grants may be all rights.

@@ -1,11 +1,11 @@
 //! Sessions of users who are logged in.
 
 use super::account_steps::{
-    LONG_MS, MINUTE_MS, SESSION_USED_AT, admin, by, change, create, hash, log_in, password,
-    session, set_enabled, user, wait_for, wait_for_use,
+    LONG_MS, MINUTE_MS, SESSION_USED_AT, admin, by, change, create, hash, log_in, login_of,
+    password, session, set_enabled, user, wait_for, wait_for_use,
 };
 use super::fixture::{Fixture, refused};
-use crate::{Accounts, ErrorKind, MAX_SESSIONS, Principal, UserChange, UserId};
+use crate::{Accounts, ErrorKind, Login, MAX_SESSIONS, NewUser, Principal, UserChange, UserId};
 
 /// How many sessions were used last at the same time.
 const USED_LAST: &str = "
@@ -47,8 +47,9 @@ pub async fn a_session_is_refused(fixture: &Fixture) {
     let ann = create(&*accounts, &user("ann")).await;
     let bob = create(&*accounts, &user("bob")).await;
     let start = async |user: UserId, number: u64| {
+        let login = login_of(&*accounts, user).await;
         accounts
-            .create_session(user, hash(number), LONG_MS, &by())
+            .create_session(user, &login, hash(number), LONG_MS, &by())
             .await
     };
     let missing = UserId(bob.0 + 1_000);
@@ -73,7 +74,7 @@ pub async fn a_session_expires_and_ends_when_it_is_idle(fixture: &Fixture) {
     let valid_ms = 3 * IDLE_MS;
     for number in [1, 2] {
         let started = accounts
-            .create_session(ann, hash(number), valid_ms, &by())
+            .create_session(ann, &password("ann"), hash(number), valid_ms, &by())
             .await;
         started.expect("starts");
     }
@@ -157,7 +158,7 @@ pub async fn expired_sessions_make_room_first(fixture: &Fixture) {
     let most = u64::try_from(MAX_SESSIONS).expect("a small number");
     for number in 2..=most {
         let short = accounts
-            .create_session(ann, hash(number), MINUTE_MS, &by())
+            .create_session(ann, &password("ann"), hash(number), MINUTE_MS, &by())
             .await;
         short.expect("starts");
     }
@@ -200,6 +201,48 @@ pub async fn a_new_password_ends_all_sessions(fixture: &Fixture) {
     };
     change(&*accounts, "ann", &new_password).await;
     assert_eq!(session(&*accounts, 1).await, None);
+}
+
+/// The login takes a while between the look at the user and the session. Other changes of the user do not end it.
+pub async fn a_login_from_before_a_change_of_the_login_starts_no_session(fixture: &Fixture) {
+    let accounts = fixture.harness.open_accounts().await;
+    let open_id = |subject: &str| Login::OpenId {
+        issuer: "https://id.example.org".to_owned(),
+        subject: subject.to_owned(),
+    };
+    let bob = NewUser {
+        login: open_id("7"),
+        ..user("bob")
+    };
+    let ann = create(&*accounts, &user("ann")).await;
+    let bob = create(&*accounts, &bob).await;
+    let other_names = UserChange {
+        display_name: Some("A.".to_owned()),
+        grants: Some(Vec::new()),
+        ..UserChange::default()
+    };
+    for (number, id, name, old, new) in [
+        (1, ann, "ann", password("ann"), password("another")),
+        (3, bob, "bob", open_id("7"), open_id("8")),
+        (5, bob, "bob", open_id("8"), password("bob")),
+        (7, bob, "bob", password("bob"), Login::None),
+    ] {
+        let start = async |number: u64| {
+            accounts
+                .create_session(id, &old, hash(number), LONG_MS, &by())
+                .await
+        };
+        change(&*accounts, name, &other_names).await;
+        start(number).await.expect("starts");
+        let changed = UserChange {
+            login: Some(new),
+            ..UserChange::default()
+        };
+        change(&*accounts, name, &changed).await;
+        refused(start(number + 1).await, ErrorKind::NotFound, "this login");
+        assert_eq!(session(&*accounts, number).await, None, "{name}");
+        assert_eq!(session(&*accounts, number + 1).await, None, "{name}");
+    }
 }
 
 /// At once, and only this one.

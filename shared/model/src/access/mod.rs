@@ -26,7 +26,8 @@ pub struct Grant {
     pub group: Option<GroupName>,
     /// The role.
     pub role: Role,
-    /// Whether jobs with scripts and commands may be edited. It has an effect only with a role that may edit jobs.
+    /// Whether jobs with scripts and commands, and HTTP jobs with secrets, may be edited. It has an effect only with a role
+    /// that may edit jobs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scripts: bool,
 }

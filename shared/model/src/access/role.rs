@@ -16,7 +16,7 @@ pub enum Right {
     Operate,
     /// Create, change and delete jobs.
     EditJobs,
-    /// Create and change jobs that run a script or a command.
+    /// Create and change jobs that run a script or a command, and HTTP jobs that name a secret.
     EditScripts,
     /// Enrol workers; list, revoke and allow their keys.
     ManageWorkers,
@@ -44,7 +44,7 @@ impl Right {
             Self::Read => "read",
             Self::Operate => "trigger, pause and cancel",
             Self::EditJobs => "edit jobs",
-            Self::EditScripts => "edit jobs that run a script or a command",
+            Self::EditScripts => "edit jobs that run a script or a command, or send a secret",
             Self::ManageWorkers => "manage workers",
             Self::ManageAccounts => "manage accounts",
             Self::ReadAudit => "read the audit log",

@@ -23,11 +23,12 @@ pub fn user_created(user: &NewUser, by: &Actor) -> NewAuditEntry {
     }
 }
 
-/// A user was changed, which ended this many sessions.
+/// A user was changed, which ended this many sessions and revoked this many API tokens.
 pub fn user_changed(
     before: &StoredUser,
     update: &UserUpdate,
     sessions: u64,
+    tokens: u64,
     by: &Actor,
 ) -> NewAuditEntry {
     let mut detail = Vec::new();
@@ -36,6 +37,9 @@ pub fn user_changed(
     }
     if sessions > 0 {
         detail.push(format!("sessions ended: {sessions}"));
+    }
+    if tokens > 0 {
+        detail.push(format!("API tokens revoked: {tokens}"));
     }
     NewAuditEntry {
         detail: detail.join("; "),
@@ -219,13 +223,16 @@ mod tests {
             ..UserChange::default()
         };
         let update = plan_user_change(&user(), &change).expect("plans");
-        let changed = user_changed(&user(), &update.expect("is a change"), 2, &by());
+        let changed = user_changed(&user(), &update.expect("is a change"), 2, 3, &by());
         assert_eq!(
             (changed.action.as_str(), changed.object.as_str()),
             ("user.change", "ann")
         );
         assert_eq!(changed.actor, by());
-        assert_eq!(changed.detail, "the login was changed; sessions ended: 2");
+        assert_eq!(
+            changed.detail,
+            "the login was changed; sessions ended: 2; API tokens revoked: 3"
+        );
         let before = value(changed.before.as_deref());
         let after = value(changed.after.as_deref());
         assert_eq!(before["login"], "password");
@@ -271,6 +278,7 @@ mod tests {
             owner: Some(UserId(1)),
             grants: Vec::new(),
             valid_ms: Some(5),
+            session: None,
         };
         let at = Timestamp::from_millis(9);
         let created = token_created(&token, Some("ann"), Some(at), &by());

@@ -45,7 +45,7 @@ pub fn check_first_user(user: &NewUser) -> Result<(), StoreError> {
     } else if user.grants.iter().any(is_all_rights) {
         Ok(())
     } else {
-        Err("grants: the first user needs the role admin, without a namespace or group".to_owned())
+        Err("grants: the first user needs the role admin with scripts, without a namespace or group".to_owned())
     };
     invalid("create the first user", checked)
 }
@@ -314,6 +314,7 @@ mod tests {
             owner: None,
             grants: Vec::new(),
             valid_ms: None,
+            session: None,
         };
         assert!(check_new_token(&good).is_ok());
         let mut wrong = [good.clone(), good.clone(), good.clone(), good.clone()];

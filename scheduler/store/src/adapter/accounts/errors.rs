@@ -12,12 +12,12 @@ pub fn no_user(name: &str) -> StoreError {
     StoreError::new(ErrorKind::NotFound, format!("there is no user {name:?}"))
 }
 
-/// The user of a new session is missing or disabled.
+/// The user of a new session is missing or disabled, or logs in in another way than the one that was proven.
 pub fn no_enabled_user(user: UserId) -> StoreError {
     StoreError::new(
         ErrorKind::NotFound,
         format!(
-            "failed to start a session: there is no enabled user with number {}",
+            "failed to start a session: there is no enabled user with number {} and this login; log in again",
             user.0
         ),
     )
@@ -31,6 +31,14 @@ pub fn no_owner(owner: UserId) -> StoreError {
             "failed to create an API token: there is no user with number {}",
             owner.0
         ),
+    )
+}
+
+/// The session by which a token is asked for has ended.
+pub fn no_session() -> StoreError {
+    StoreError::new(
+        ErrorKind::NotFound,
+        "failed to create an API token: the session has ended; log in again",
     )
 }
 
@@ -63,7 +71,7 @@ pub fn too_many_users() -> StoreError {
 /// The user is the last one who can manage users.
 pub fn last_admin(name: &str) -> StoreError {
     conflict(format!(
-        "failed to change the user {name:?}: no other user is enabled, can log in and has the role admin everywhere; make one first"
+        "failed to change the user {name:?}: no other user is enabled, can log in and has the role admin with scripts everywhere; make one first"
     ))
 }
 

@@ -14,8 +14,8 @@ pub use audit_entries::{
 };
 pub use bounds::{check_first_user, check_new_token, check_new_user, check_user_change};
 pub use errors::{
-    last_admin, no_enabled_user, no_owner, no_user, not_first_user, session_exists, subject_taken,
-    token_exists, too_many_tokens, too_many_users, user_exists,
+    last_admin, no_enabled_user, no_owner, no_session, no_user, not_first_user, session_exists,
+    subject_taken, token_exists, too_many_tokens, too_many_users, user_exists,
 };
 pub use rows::{
     ApiTokenRow, UserRow, grants_text, login_columns, name_key, stored_api_token, stored_user,
@@ -53,9 +53,10 @@ pub fn may_be_admin(user: &StoredUser) -> bool {
     can_log_in && (user.unreadable_grants.is_some() || user.grants.iter().any(is_all_rights))
 }
 
-/// An admin may also give the right to edit scripts, so the grant need not have it.
+/// The right to edit scripts belongs to it. Who does not have that right cannot give it.
 fn is_all_rights(grant: &Grant) -> bool {
-    grant.role == Role::Admin && grant.namespace.is_none() && grant.group.is_none()
+    let is_everywhere = grant.namespace.is_none() && grant.group.is_none();
+    grant.role == Role::Admin && grant.scripts && is_everywhere
 }
 
 /// Decides a change. `None` if nothing changes. The change was checked by [`check_user_change`].
@@ -87,7 +88,7 @@ pub fn plan_user_change(
         after.unreadable_grants = None;
     }
     after.enabled = change.enabled.unwrap_or(after.enabled);
-    if after == *before {
+    if after == *before && !change.revoke_tokens {
         return Ok(None);
     }
     after.version = before.version.saturating_add(1);
@@ -146,6 +147,7 @@ mod tests {
                 login: Some(admin().login),
                 grants: Some(vec![Grant::everything()]),
                 enabled: Some(true),
+                revoke_tokens: false,
                 if_version: Some(4),
             },
         ] {
@@ -177,6 +179,11 @@ mod tests {
         });
         assert!(other_password.ends_sessions && other_password.changes_login);
         assert!(!other_password.needs_other_admin);
+        let revoked = update(&UserChange {
+            revoke_tokens: true,
+            ..UserChange::default()
+        });
+        assert_eq!((revoked.after.version, revoked.ends_sessions), (5, false));
         let disabled = update(&UserChange {
             enabled: Some(false),
             ..UserChange::default()
@@ -190,6 +197,8 @@ mod tests {
         in_one_namespace.namespace = Some("default".parse().expect("a name"));
         let mut author = Grant::everything();
         author.role = Role::Author;
+        let mut without_scripts = Grant::everything();
+        without_scripts.scripts = false;
         for change in [
             UserChange {
                 enabled: Some(false),
@@ -203,13 +212,15 @@ mod tests {
                 grants: Some(vec![in_one_namespace.clone(), author]),
                 ..UserChange::default()
             },
+            UserChange {
+                grants: Some(vec![without_scripts]),
+                ..UserChange::default()
+            },
         ] {
             assert!(update(&change).needs_other_admin);
         }
-        let mut without_scripts = Grant::everything();
-        without_scripts.scripts = false;
         let still = update(&UserChange {
-            grants: Some(vec![in_one_namespace, without_scripts]),
+            grants: Some(vec![in_one_namespace, Grant::everything()]),
             ..UserChange::default()
         });
         assert!(!still.needs_other_admin);
