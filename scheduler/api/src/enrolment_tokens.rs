@@ -105,6 +105,7 @@ fn new_token(
         uses: u32::try_from(uses).unwrap_or(MAX_USES),
         valid_ms,
         by,
+        idempotency_key: None,
     };
     Ok((secret, token))
 }

@@ -270,6 +270,7 @@ pub(crate) async fn trigger(
         idempotency_key,
         run_at,
         by: caller.actor,
+        condition: cueline_store::Precondition::None,
     };
     let triggered = state.admin.trigger(request).await?;
     let status = if triggered.duplicate {

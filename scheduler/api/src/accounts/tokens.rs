@@ -140,6 +140,7 @@ pub(crate) async fn create(
         owner: owner.map(|(id, _)| id),
         grants: given,
         valid_ms,
+        idempotency_key: None,
     };
     state
         .accounts

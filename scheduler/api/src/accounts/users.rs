@@ -112,6 +112,7 @@ pub(crate) async fn create(
         display_name: display_name.unwrap_or_default(),
         login,
         grants,
+        idempotency_key: None,
     };
     state.accounts.create_user(&user, &caller.actor).await?;
     let user = state.accounts.user(&user.name).await?;

@@ -12,8 +12,8 @@ use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::minute_start;
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
-    Accounts, NewApiToken, NewUser, Principal, SecretHash, StoreError, StoredApiToken, StoredUser,
-    UserChange, UserId,
+    Accounts, NewApiToken, NewUser, Precondition, Principal, SecretHash, StoreError,
+    StoredApiToken, StoredUser, UserChange, UserId,
 };
 use sqlx::SqliteConnection;
 

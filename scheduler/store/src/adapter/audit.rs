@@ -487,6 +487,7 @@ mod tests {
             uses: 1,
             valid_ms: None,
             by: Actor::new(ActorKind::User, "ann"),
+            idempotency_key: None,
         };
         for (namespace, group) in [
             (None, None),

@@ -8,7 +8,7 @@ use crate::worker_keys::{
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,
     WorkerKeysPage,
 };
-use crate::{ErrorKind, StoreError};
+use crate::{ErrorKind, MAX_IDEMPOTENCY_KEY_BYTES, StoreError};
 
 /// The number of hexadecimal digits in a token's id.
 const TOKEN_ID_DIGITS: usize = 16;
@@ -97,6 +97,11 @@ pub fn check_new_token(token: &NewEnrolmentToken) -> Result<(), StoreError> {
     }
     if token.executor.is_some() && token.group.is_none() {
         return invalid("executor: its name is unique within a group only; give its group too");
+    }
+    if let Some(key) = &token.idempotency_key
+        && (key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES || key.contains('\0'))
+    {
+        return invalid("idempotency_key: give 1 to 255 bytes without a NUL character");
     }
     Ok(())
 }
@@ -472,16 +477,21 @@ mod tests {
             uses: 1,
             valid_ms: None,
             by: Actor::new(ActorKind::User, "me"),
+            idempotency_key: None,
         };
         assert!(check_new_token(&good).is_ok());
-        let mut wrong = [good.clone(), good.clone(), good.clone(), good.clone()];
+        let mut wrong = vec![good.clone(); 6];
+        wrong[4].idempotency_key = Some(String::new());
+        wrong[5].idempotency_key = Some("k".repeat(MAX_IDEMPOTENCY_KEY_BYTES + 1));
         wrong[0].id = "0123456789ABCDEF".to_owned();
         wrong[1].uses = 0;
         wrong[2].group = None;
         wrong[3].group = Some("team/x".parse().expect("a name"));
-        for (token, field) in wrong
-            .iter()
-            .zip(["id: ", "uses: ", "executor: ", "group: "])
+        let key = "idempotency_key: ";
+        for (token, field) in
+            wrong
+                .iter()
+                .zip(["id: ", "uses: ", "executor: ", "group: ", key, key])
         {
             let error = check_new_token(token).expect_err("is refused");
             assert_eq!(error.kind(), ErrorKind::Invalid);

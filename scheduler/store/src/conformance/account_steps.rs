@@ -37,6 +37,7 @@ pub(super) fn user(name: &str) -> NewUser {
         display_name: format!("The user {name}"),
         login: password(name),
         grants: vec![viewer()],
+        idempotency_key: None,
     }
 }
 
@@ -95,6 +96,7 @@ pub(super) fn token(number: u64, owner: Option<UserId>) -> NewApiToken {
         owner,
         grants: vec![Grant::everything()],
         valid_ms: None,
+        idempotency_key: None,
     }
 }
 

@@ -241,6 +241,7 @@ mod tests {
                 subject: "7".to_owned(),
             },
             grants: Vec::new(),
+            idempotency_key: None,
         };
         let created = user_created(&new, &by());
         assert_eq!(created.before, None);
@@ -262,6 +263,7 @@ mod tests {
             owner: Some(UserId(1)),
             grants: Vec::new(),
             valid_ms: Some(5),
+            idempotency_key: None,
         };
         let at = Timestamp::from_millis(9);
         let created = token_created(&token, Some("ann"), Some(at), &by());
