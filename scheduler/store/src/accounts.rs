@@ -9,7 +9,7 @@ use cueline_model::{Actor, Grant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::precondition::Precondition;
+use crate::precondition::{Precondition, Revision};
 
 /// The most users. A further one is refused.
 pub const MAX_USERS: usize = 10_000;
@@ -147,6 +147,15 @@ pub struct StoredUser {
     pub created_by: String,
     /// The last successful login.
     pub last_login_at: Option<Timestamp>,
+}
+
+impl From<&StoredUser> for Revision {
+    fn from(user: &StoredUser) -> Self {
+        Self {
+            id: user.id.0,
+            version: i64::try_from(user.version).unwrap_or(i64::MAX),
+        }
+    }
 }
 
 /// An API token that is about to be stored.

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use cueline_model::{Job, JobName};
 
-use crate::accounts::StoredUser;
 use crate::error::{RefusedObject, StoreError};
 
 /// One state of a stored job or user. An object that is deleted and created again has another id, so a revision is never
@@ -25,15 +24,6 @@ impl From<&Job> for Revision {
         Self {
             id: job.id.0,
             version: job.version,
-        }
-    }
-}
-
-impl From<&StoredUser> for Revision {
-    fn from(user: &StoredUser) -> Self {
-        Self {
-            id: user.id.0,
-            version: i64::try_from(user.version).unwrap_or(i64::MAX),
         }
     }
 }
