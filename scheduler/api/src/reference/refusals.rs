@@ -83,10 +83,11 @@ pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
         ),
         (needs_token(path), &[FORBIDDEN]),
         (LIMITED.contains(&path), &[TOO_MANY]),
-        (path.contains('{'), &[NOT_FOUND]),
+        // A replacement creates what does not exist.
+        (path.contains('{') && method != "put", &[NOT_FOUND]),
         // Requests that may have a body.
         (
-            method == "post" || method == "patch",
+            matches!(method, "post" | "put" | "patch"),
             &[TOO_SLOW, TOO_LARGE, NOT_JSON],
         ),
         (
@@ -146,6 +147,10 @@ mod tests {
         );
         assert_eq!(
             statuses("/api/v1/jobs/apply", "post"),
+            [400, 401, 403, 408, 413, 415, 500, 503]
+        );
+        assert_eq!(
+            statuses("/api/v1/jobs/{name}", "put"),
             [400, 401, 403, 408, 413, 415, 500, 503]
         );
         assert_eq!(
