@@ -103,6 +103,10 @@ async fn answers_of_a_server_fit_the_document() {
             "/jobs/plain/trigger",
             json!({ "params": [1], "idempotency_key": "k" }),
         ),
+        (
+            "/jobs/plain/trigger",
+            json!({ "params": [1], "idempotency_key": "k" }),
+        ),
         ("/jobs/plain/trigger", json!({ "idempotency_key": "k" })),
         ("/jobs/plain/trigger", json!({ "unknown": 1 })),
         ("/jobs/nothing/trigger", json!({})),
