@@ -305,7 +305,7 @@ async fn a_precondition_that_would_be_ignored_is_refused() {
     let nothing = json!({});
     for (method, path, header, shown) in [
         (Method::POST, "/jobs/apply", "if-match", "If-Match"),
-        (Method::POST, "/runs/1/cancel", "if-match", "If-Match"),
+        (Method::POST, "/preview", "if-match", "If-Match"),
         (Method::POST, "/tokens", "if-match", "If-Match"),
         (
             Method::POST,

@@ -42,6 +42,8 @@ fn call(line: &str) -> Option<(&'static str, String)> {
     }
     let method = if command.contains("-X DELETE") {
         "delete"
+    } else if command.contains("-X PUT") {
+        "put"
     } else if command.contains("-X POST") || command.contains(" -d ") {
         "post"
     } else {
