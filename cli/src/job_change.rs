@@ -51,7 +51,8 @@ pub(crate) async fn set_enabled(
     let name = &args.name;
     let etag = args.if_version.etag(api, name).await?;
     let path = ["jobs", name.as_str(), verb];
-    let answer = api.change_if(Method::POST, &path, Some(&json!({})), etag);
+    let body = json!({});
+    let answer = api.change_if(Method::POST, &path, Some(&body), etag);
     let answer = answer.await?;
     if out.is_json() {
         return out.json(&answer);

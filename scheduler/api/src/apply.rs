@@ -133,7 +133,7 @@ pub(crate) async fn apply(
 }
 
 /// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
-pub(crate) async fn write(
+async fn write(
     state: &ApiState,
     specs: Vec<JobSpec>,
     conditions: &JobPreconditions,
@@ -164,7 +164,7 @@ pub(crate) async fn write(
 pub(crate) async fn write_one(
     state: &ApiState,
     specs: Vec<JobSpec>,
-    condition: Precondition,
+    condition: &Precondition,
     by: &Actor,
 ) -> Result<(Revision, AppliedJob), Problem> {
     let of_each = specs

@@ -54,7 +54,7 @@ pub(crate) async fn replace(
     let jobs = Value::Array(vec![Value::Object(definition)]);
     let specs = apply::definitions(&state, namespace, jobs).await?;
     check_apply(&state, &caller, &specs).await?;
-    let written = apply::write_one(&state, specs, condition, &caller.actor);
+    let written = apply::write_one(&state, specs, &condition, &caller.actor);
     let (revision, applied) = written.await?;
     let status = if applied.change == Change::Created {
         StatusCode::CREATED

@@ -141,7 +141,7 @@ pub(crate) async fn restore(
         Err(error) => return Err(error.into()),
     };
     check_apply(&state, &caller, std::slice::from_ref(&spec)).await?;
-    let written = apply::write_one(&state, vec![spec], condition, &caller.actor);
+    let written = apply::write_one(&state, vec![spec], &condition, &caller.actor);
     let (revision, applied) = written.await?;
     let restored = Restored {
         id: JobId(revision.id),

@@ -1,4 +1,4 @@
-//! The refusals that follow from a path and its method alone. Annotations declare the others: 409 and 422.
+//! The refusals that follow from a path and its method alone. Annotations declare the others: 409, 412 and 422.
 
 use serde_json::{Map, Value, json};
 

@@ -12,7 +12,7 @@ fn another() -> Actor {
     Actor::new(ActorKind::User, "another")
 }
 
-fn with_key<'k>(key: &'k str) -> impl Fn(NewApiToken) -> NewApiToken + 'k {
+fn with_key(key: &str) -> impl Fn(NewApiToken) -> NewApiToken {
     move |token| NewApiToken {
         idempotency_key: Some(key.to_owned()),
         ..token
