@@ -485,13 +485,9 @@ mod tests {
         wrong[1].uses = 0;
         wrong[2].group = None;
         wrong[3].group = Some("team/x".parse().expect("a name"));
-        for (token, field) in wrong.iter().zip([
-            "id: ",
-            "uses: ",
-            "executor: ",
-            "group: ",
-            "idempotency_key: ",
-        ]) {
+        let key = "idempotency_key: ";
+        let fields = ["id: ", "uses: ", "executor: ", "group: ", key];
+        for (token, field) in wrong.iter().zip(fields) {
             let error = check_new_token(token).expect_err("is refused");
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(field), "{error}");
