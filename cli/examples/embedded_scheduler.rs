@@ -73,6 +73,7 @@ async fn greet(directory: &Path) -> Result<Run, Box<dyn Error>> {
         idempotency_key: None,
         run_at: None,
         by: Actor::new(ActorKind::User, "example"),
+        condition: cueline_store::Precondition::None,
     };
     let triggered = engine.admin().trigger(request).await?;
     let run = loop {

@@ -12,6 +12,7 @@ use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
+use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
 use crate::login::{LoginArgs, LogoutArgs};
@@ -139,11 +140,11 @@ pub(crate) enum JobCommand {
     /// Show a job's next fire times
     Next(NextArgs),
     /// Stop a job's schedule; its running attempts continue
-    Pause(JobArg),
+    Pause(ChangedJobArg),
     /// Start a job's schedule
-    Resume(JobArg),
+    Resume(ChangedJobArg),
     /// Delete a job; its runs are kept
-    Delete(JobArg),
+    Delete(ChangedJobArg),
     /// List a job's versions, or compare two of them
     History(HistoryArgs),
     /// Apply the definition of an earlier version of a job

@@ -13,6 +13,7 @@ use crate::context::chosen::{ChosenServer, NAME_ANOTHER};
 use crate::context::server_args::ServerArgs;
 use crate::context::url::{is_loopback, is_readable_on_the_way};
 use crate::failure::Failure;
+use crate::keys;
 use crate::namespaces::AllNamespaces;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,6 +25,11 @@ const STREAM_TIMEOUT: Duration = Duration::from_mins(11);
 /// Advice for a user whose server or command lacks a certificate.
 const CHECK_CERTIFICATES: &str = "if a private authority signed its certificate, give that authority's with --ca-file; \
      if it asks for a certificate, give --client-cert and --client-key";
+
+/// The problem of a token that a request whose answer was lost has created.
+const ALREADY_CREATED: &str = "cueline:already-created";
+
+const LOST_SECRET: &str = "its secret was in the answer that was lost; revoke or delete it by its id, and create another one";
 
 /// A server.
 #[derive(Debug, Clone)]
@@ -156,6 +162,62 @@ impl Api {
     /// `POST`s a body.
     pub(crate) async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
         self.ask(Method::POST, path, &[], Some(body)).await
+    }
+
+    /// Sends a request that changes nothing unless the object has this entity tag, if one is given.
+    pub(crate) async fn change_if(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+        etag: Option<String>,
+    ) -> Result<Value, Failure> {
+        let mut request = self.request(method, path, &[]);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        if let Some(etag) = etag {
+            request = request.header("if-match", etag);
+        }
+        let response = request.send().await;
+        self.read_sent(response).await
+    }
+
+    /// `POST`s a body that creates something, with a new idempotency key. If the connection ends before the answer, the
+    /// request is sent once more with the same key, so that nothing is created twice.
+    pub(crate) async fn create(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        let key = keys::random_key()?;
+        self.post_twice(path, body, Some(&key)).await
+    }
+
+    /// As [`create`](Self::create). Without `key`, the body has one.
+    pub(crate) async fn post_twice(
+        &self,
+        path: &[&str],
+        body: &Value,
+        key: Option<&str>,
+    ) -> Result<Value, Failure> {
+        let request = || {
+            let request = self.request(Method::POST, path, &[]).json(body);
+            match key {
+                Some(key) => request.header("idempotency-key", format!("\"{key}\"")),
+                None => request,
+            }
+        };
+        let sent = match request().send().await {
+            Err(error) if is_answer_lost(&error) => request().send().await,
+            sent => sent,
+        };
+        self.read_sent(sent).await
+    }
+
+    async fn read_sent(&self, sent: reqwest::Result<Response>) -> Result<Value, Failure> {
+        let response = sent.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            self.read_json(response).await
+        } else {
+            Err(self.refusal(response).await)
+        }
     }
 
     /// Sends a PATCH request with a body.
@@ -338,6 +400,9 @@ impl Api {
                 messages: messages(problem),
                 summary: None,
             },
+            StatusCode::CONFLICT if problem.kind == ALREADY_CREATED => {
+                Failure::with_hint(problem.detail, LOST_SECRET)
+            }
             _ => Failure::failed(messages(problem).join("; ")),
         }
     }
@@ -350,6 +415,12 @@ impl Api {
             format!("the token was taken from {}", self.token_from)
         }
     }
+}
+
+/// Whether the request may have been carried out: it was sent, and the connection ended before the answer. A server that
+/// does not answer in time is not asked again.
+fn is_answer_lost(error: &reqwest::Error) -> bool {
+    error.is_request() && !error.is_connect() && !error.is_timeout()
 }
 
 fn messages(problem: Problem) -> Vec<String> {

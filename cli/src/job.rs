@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cueline_api::view::{ApplyAnswer, JobPage, JobRef, JobView, NextTimes};
+use cueline_api::view::{ApplyAnswer, JobPage, JobView, NextTimes};
 use cueline_model::{JobName, JobSpec, Namespace, RunState, Schedule, Timestamp};
 use cueline_store::{Change, Run};
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::job_change::{delete, set_enabled};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
@@ -29,9 +30,9 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
         }
         JobCommand::Show(job) => show(api, out, &job.name).await,
         JobCommand::Next(args) => next(api, out, &args).await,
-        JobCommand::Pause(job) => change(api, out, &job.name, "pause", "paused").await,
-        JobCommand::Resume(job) => change(api, out, &job.name, "resume", "resumed").await,
-        JobCommand::Delete(job) => delete(api, out, &job.name).await,
+        JobCommand::Pause(job) => set_enabled(api, out, &job, ("pause", "paused")).await,
+        JobCommand::Resume(job) => set_enabled(api, out, &job, ("resume", "resumed")).await,
+        JobCommand::Delete(job) => delete(api, out, &job).await,
         JobCommand::History(args) => job_history::history(api, out, &args).await,
         JobCommand::Restore(args) => job_history::restore(api, out, &args).await,
     }
@@ -352,28 +353,4 @@ async fn next(api: &Api, out: Out, args: &NextArgs) -> Result<(), Failure> {
         Some(note) => out.line(&out.paint(&note, Paint::Dim)),
         None => Ok(()),
     }
-}
-
-async fn change(
-    api: &Api,
-    out: Out,
-    name: &JobName,
-    verb: &str,
-    done: &str,
-) -> Result<(), Failure> {
-    let answer = api.post(&["jobs", name.as_str(), verb], &json!({})).await?;
-    if out.is_json() {
-        return out.json(&answer);
-    }
-    let job: JobRef = read(answer)?;
-    out.line(&format!("{} is {done}", job.name))
-}
-
-async fn delete(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
-    let answer = api.delete(&["jobs", name.as_str()]).await?;
-    if out.is_json() {
-        return out.json(&answer);
-    }
-    let job: JobRef = read(answer)?;
-    out.line(&format!("{} is deleted; its runs are kept", job.name))
 }

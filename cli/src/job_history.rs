@@ -4,11 +4,13 @@ use clap::Args;
 use cueline_api::view::{JobVersionView, JobVersions, Restored};
 use cueline_model::{JobName, JobSpec};
 use cueline_store::Change;
+use reqwest::Method;
 use serde_json::json;
 
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::job_change::IfVersion;
 use crate::jobdiff;
 use crate::output::{Out, Paint, cell};
 
@@ -38,6 +40,9 @@ pub(crate) struct RestoreArgs {
     /// The number of the version
     #[arg(value_name = "VERSION")]
     pub(crate) version: u64,
+    /// The version that the job must have now.
+    #[command(flatten)]
+    pub(crate) if_version: IfVersion,
 }
 
 /// Lists the versions of a job, or compares two of them.
@@ -110,7 +115,10 @@ async fn diff(api: &Api, out: Out, name: &JobName, old: u64, new: u64) -> Result
 /// Applies the definition of an earlier version.
 pub(crate) async fn restore(api: &Api, out: Out, args: &RestoreArgs) -> Result<(), Failure> {
     let path = ["jobs", args.name.as_str(), "restore"];
-    let answer = api.post(&path, &json!({ "version": args.version })).await?;
+    let etag = args.if_version.etag(api, &args.name).await?;
+    let body = json!({ "version": args.version });
+    let answer = api.change_if(Method::POST, &path, Some(&body), etag);
+    let answer = answer.await?;
     if out.is_json() {
         return out.json(&answer);
     }

@@ -271,6 +271,11 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], Failure> {
     Ok(bytes)
 }
 
+/// A random idempotency key.
+pub(crate) fn random_key() -> Result<String, Failure> {
+    Ok(hex(&random::<16>()?))
+}
+
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {

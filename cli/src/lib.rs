@@ -26,6 +26,7 @@ mod failure;
 mod guard;
 mod human;
 mod job;
+mod job_change;
 mod job_history;
 mod jobdiff;
 mod jobfile;

@@ -239,7 +239,7 @@ async fn create_and_store(
     if let Some(valid) = &args.valid {
         body["valid"] = json!(valid);
     }
-    let created: CreatedApiToken = read(api.post(&["tokens"], &body).await?)?;
+    let created: CreatedApiToken = read(api.create(&["tokens"], &body).await?)?;
     if let Err(failure) = store(&created.token) {
         // A token whose secret is lost can only be misused.
         let _ = api.delete(&["tokens", &created.id]).await;

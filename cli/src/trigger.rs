@@ -21,9 +21,11 @@ const MAX_POLL_WAIT: Duration = Duration::from_millis(500);
 /// Triggers a job.
 pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Failure> {
     let body = json!({ "params": args.param, "idempotency_key": args.key, "run_at": args.at });
-    let answer = api
-        .post(&["jobs", args.name.as_str(), "trigger"], &body)
-        .await?;
+    let path = ["jobs", args.name.as_str(), "trigger"];
+    let answer = match args.key {
+        Some(_) => api.post_twice(&path, &body, None).await?,
+        None => api.create(&path, &body).await?,
+    };
     if args.wait {
         let triggered: TriggerOutcome = read(answer)?;
         return wait(api, out, &triggered.runs).await;
@@ -32,7 +34,8 @@ pub(crate) async fn run(api: &Api, out: Out, args: TriggerArgs) -> Result<(), Fa
         return out.json(&answer);
     }
     let triggered: TriggerOutcome = read(answer)?;
-    let note = if triggered.duplicate {
+    // A key of this command's own was sent twice only if the first answer was lost.
+    let note = if triggered.duplicate && args.key.is_some() {
         "  (created earlier, with the same key)"
     } else {
         ""

@@ -51,7 +51,7 @@ pub(super) async fn create(api: &Api, out: Out, args: &CreateTokenArgs) -> Resul
     if let Some(valid) = &args.valid {
         body["valid"] = json!(valid);
     }
-    let answer: Value = api.post(&["tokens"], &body).await?;
+    let answer: Value = api.create(&["tokens"], &body).await?;
     let created: CreatedApiToken = read(answer.clone())?;
     let Some(path) = &args.out else {
         if out.is_json() {

@@ -91,7 +91,7 @@ pub(super) async fn create(api: &Api, out: Out, args: &CreateUserArgs) -> Result
         let password = prompt::new_password("--password-file", file)?;
         body.insert("password".to_owned(), json!(password));
     }
-    let answer = api.post(&["users"], &Value::Object(body)).await?;
+    let answer = api.create(&["users"], &Value::Object(body)).await?;
     print(out, answer)
 }
 

@@ -27,6 +27,7 @@ pub(crate) async fn store_shared(
         uses: SHARED_USES,
         valid_ms: None,
         by: by.clone(),
+        idempotency_key: None,
     };
     create(store, &new).await
 }
@@ -48,6 +49,7 @@ pub(crate) async fn store_for(
         uses: 1,
         valid_ms: Some(OWN_VALID_MS),
         by: by.clone(),
+        idempotency_key: None,
     };
     delete(store, token.id(), by).await?;
     create(store, &new).await

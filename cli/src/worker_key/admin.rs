@@ -22,7 +22,7 @@ pub(super) async fn create_token(
     out: Out,
     args: &EnrolTokenArgs,
 ) -> Result<(), Failure> {
-    let answer = api.post(&["enrolment-tokens"], &request(args)).await?;
+    let answer = api.create(&["enrolment-tokens"], &request(args)).await?;
     let created: CreatedToken = read(answer.clone())?;
     let Some(path) = &args.out else {
         if out.is_json() {

@@ -27,7 +27,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Answers each request with the status line, headers and body that `answer` returns for the first line of it.
+    /// Answers each request with the status line, headers and body that `answer` returns for the first line of it. With an
+    /// empty status line, the connection ends without an answer.
     pub(crate) fn start(answer: impl Fn(&str) -> (String, String) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -41,6 +42,9 @@ impl Recorder {
                 };
                 let (head, body) = answer(&request.line);
                 recorded.lock().expect("not poisoned").push(request);
+                if head.is_empty() {
+                    continue;
+                }
                 let length = body.len();
                 let _ = write!(
                     stream,

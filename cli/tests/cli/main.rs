@@ -9,6 +9,7 @@ mod http;
 mod keys;
 mod migrate;
 mod offline;
+mod repeated;
 mod server;
 mod tls;
 mod worker_key;

@@ -6,12 +6,13 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use cueline_model::{Actor, JobId, JobName, JobSpec, decode};
-use cueline_store::{AppliedJob, Change};
+use cueline_store::{AppliedJob, Change, JobPreconditions, Precondition, Revision};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
 use crate::access::{Caller, check_apply};
 use crate::body::{Body, a_kind};
+use crate::if_versions;
 use crate::namespace::InNamespace;
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
@@ -82,6 +83,7 @@ fn decoded(jobs: Value, namespace: &InNamespace) -> Result<Vec<JobSpec>, Problem
     responses(
         (status = 200, description = "The change of each job, in the order given.", body = ApplyAnswer),
         (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "A job has another version than in `if_versions`. `errors` names each.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The definition does not fit. `errors` names job and field.", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -93,7 +95,8 @@ pub(crate) async fn apply(
     body: Body,
 ) -> Result<Json<ApplyAnswer>, Problem> {
     query::none(&uri)?;
-    let mut fields = body.fields(&["jobs", "dry_run"]);
+    let mut fields = body.fields(&["jobs", "dry_run", "if_versions"]);
+    let conditions = if_versions::read(&mut fields, &namespace);
     let dry_run = fields.flag("dry_run");
     let jobs = fields.take("jobs");
     match &jobs {
@@ -106,13 +109,16 @@ pub(crate) async fn apply(
     }
     fields.finish()?;
     let specs = definitions(&state, namespace, jobs.unwrap_or_default()).await?;
+    if_versions::require_applied(&conditions, &specs)?;
     check_apply(&state, &caller, &specs).await?;
     let by = &caller.actor;
     let applied = if dry_run {
-        state.store.apply_jobs(&specs, true, by).await?
+        let compared = state.store.apply_jobs_if(&specs, &conditions, true, by);
+        compared.await.map_err(Problem::from)
     } else {
-        write(&state, specs, by).await?
+        write(&state, specs, &conditions, by).await
     };
+    let applied = applied.map_err(if_versions::refused)?;
     if !dry_run {
         // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
         // being published.
@@ -127,22 +133,24 @@ pub(crate) async fn apply(
 }
 
 /// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
-pub(crate) async fn write(
+async fn write(
     state: &ApiState,
     specs: Vec<JobSpec>,
+    conditions: &JobPreconditions,
     by: &Actor,
 ) -> Result<Vec<AppliedJob>, Problem> {
+    let store = &state.store;
     if specs.len() <= MAX_JOBS_IN_TRANSACTION {
-        let applied = state.store.apply_jobs(&specs, false, by).await?;
+        let applied = store.apply_jobs_if(&specs, conditions, false, by).await?;
         state.admin.wake_claim();
         return Ok(applied);
     }
     // Refuses what cannot be applied as a whole, before anything is written.
-    state.store.apply_jobs(&specs, true, by).await?;
+    store.apply_jobs_if(&specs, conditions, true, by).await?;
     let order: Vec<JobName> = specs.iter().map(|spec| spec.name.clone()).collect();
     let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(order.len());
     for part in transactions(specs) {
-        match state.store.apply_jobs(&part, false, by).await {
+        match store.apply_jobs_if(&part, conditions, false, by).await {
             Ok(written) => applied.extend(written.into_iter().map(|job| (job.name.clone(), job))),
             Err(error) => return Err(incomplete(error.into(), applied.len(), order.len())),
         }
@@ -150,6 +158,34 @@ pub(crate) async fn write(
     }
     let in_order = order.iter().filter_map(|name| applied.remove(name));
     Ok(in_order.collect())
+}
+
+/// Writes one definition if the condition is met, and waits until no trigger of the old one can be published any more.
+pub(crate) async fn write_one(
+    state: &ApiState,
+    specs: Vec<JobSpec>,
+    condition: &Precondition,
+    by: &Actor,
+) -> Result<(Revision, AppliedJob), Problem> {
+    let of_each = specs
+        .iter()
+        .map(|spec| (spec.name.clone(), condition.clone()));
+    let conditions: JobPreconditions = of_each.collect();
+    let applied = write(state, specs, &conditions, by).await?;
+    let applied = applied.into_iter().next();
+    let applied = applied.and_then(|one| {
+        let (id, version) = (one.id?.0, one.version?);
+        Some((Revision { id, version }, one))
+    });
+    let Some((revision, applied)) = applied else {
+        return Err(Problem::unavailable(
+            "it is not known whether the definition was written; send the request again",
+        ));
+    };
+    if applied.change != Change::Created {
+        settle(state, &[JobId(revision.id)]).await?;
+    }
+    Ok((revision, applied))
 }
 
 /// Splits definitions into transactions. Jobs without a parent come first, because they depend on no other job. All jobs

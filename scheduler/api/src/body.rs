@@ -144,6 +144,11 @@ impl Body {
         Fields { fields, errors }
     }
 
+    /// The fields as they are given. A missing body counts as an empty object.
+    pub(crate) fn into_object(self) -> Map<String, Value> {
+        self.0.unwrap_or_default()
+    }
+
     /// Refuses every field.
     pub(crate) fn nothing(self) -> Result<(), Problem> {
         self.fields(&[]).finish()

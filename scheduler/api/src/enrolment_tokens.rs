@@ -15,6 +15,7 @@ use cueline_store::{NewEnrolmentToken, StoredEnrolmentToken};
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields};
+use crate::idempotency::IdempotencyKey;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
@@ -39,10 +40,13 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
     path = "/api/v1/enrolment-tokens",
     operation_id = "worker_key_token",
     tag = "worker keys",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "A second request of the same caller with the same key creates no token."),
+    ),
     request_body = Option<openapi::NewEnrolmentToken>,
     responses(
         (status = 201, description = "The token with its secret.", body = CreatedToken),
-        (status = 409, description = "The most tokens exist, and none of them is spent.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The most tokens exist, and none of them is spent. With the type `cueline:already-created`, an earlier request with the same idempotency key has created the token `id`.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The token does not fit.", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -51,10 +55,15 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
+    IdempotencyKey(idempotency_key): IdempotencyKey,
     body: Body,
 ) -> Result<Secret<CreatedToken>, Problem> {
     query::none(&uri)?;
     let (secret, token) = new_token(&namespace, body, caller.actor.clone())?;
+    let token = NewEnrolmentToken {
+        idempotency_key,
+        ..token
+    };
     let scope = scope(token.namespace.as_ref(), token.group.as_ref());
     caller.require(Right::ManageWorkers, &scope)?;
     if !state.store.create_enrolment_token(&token).await? {
@@ -105,6 +114,7 @@ fn new_token(
         uses: u32::try_from(uses).unwrap_or(MAX_USES),
         valid_ms,
         by,
+        idempotency_key: None,
     };
     Ok((secret, token))
 }

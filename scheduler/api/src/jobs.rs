@@ -4,14 +4,17 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{JobName, Namespace, Right};
-use cueline_store::{JobSummary, TriggerOutcome, TriggerRequest};
+use axum::response::Response;
+use cueline_model::{JobId, JobName, Namespace, Right};
+use cueline_store::{JobSummary, Revision, TriggerOutcome, TriggerRequest};
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
+use crate::idempotency::IdempotencyKey;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
+use crate::preconditions::{IfMatch, IfNoneMatch, Tagged, tagged};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::settle::settle;
@@ -124,9 +127,11 @@ async fn readable_jobs(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an earlier response."),
     ),
     responses(
-        (status = 200, description = "The job.", body = openapi::JobView),
+        (status = 200, description = "The job.", body = openapi::JobView, headers(("ETag" = String, description = "The version of the job."))),
+        (status = 304, description = "The job has the version in `If-None-Match`.", headers(("ETag" = String, description = "The version of the job."))),
     )
 )]
 pub(crate) async fn show(
@@ -134,11 +139,12 @@ pub(crate) async fn show(
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
-) -> Result<Json<JobView>, Problem> {
+    if_none_match: IfNoneMatch,
+) -> Result<Response, Problem> {
     query::none(&uri)?;
-    Ok(Json(
-        state.store.job(&job_name(&namespace, path)?).await?.into(),
-    ))
+    let summary = state.store.job(&job_name(&namespace, path)?).await?;
+    let revision = Revision::from(&*summary.job);
+    Ok(if_none_match.answer(revision, JobView::from(summary)))
 }
 
 /// Deletes a job. Its runs are kept.
@@ -149,10 +155,12 @@ pub(crate) async fn show(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
     ),
     responses(
         (status = 200, description = "The job is deleted.", body = JobRef),
         (status = 409, description = "The job is the parent of others.", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "The job has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn delete(
@@ -161,10 +169,12 @@ pub(crate) async fn delete(
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
 ) -> Result<Json<JobRef>, Problem> {
     query::none(&uri)?;
     let name = job_name(&namespace, path)?;
-    let id = state.store.delete_job(&name, &caller.actor).await?;
+    let deleted = state.store.delete_job_if(&name, &condition, &caller.actor);
+    let id = deleted.await?;
     settle(&state, &[id]).await?;
     Ok(Json(JobRef { id, name }))
 }
@@ -177,9 +187,11 @@ pub(crate) async fn delete(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
     ),
     responses(
-        (status = 200, description = "The job is paused.", body = JobRef),
+        (status = 200, description = "The job is paused.", body = JobRef, headers(("ETag" = String, description = "The version of the job."))),
+        (status = 412, description = "The job has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn pause(
@@ -188,15 +200,18 @@ pub(crate) async fn pause(
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
     body: Body,
-) -> Result<Json<JobRef>, Problem> {
+) -> Result<Tagged<JobRef>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(&namespace, path)?;
     let by = &caller.actor;
-    let id = state.store.set_job_enabled(&name, false, by).await?;
+    let paused = state.store.set_job_enabled_if(&name, false, &condition, by);
+    let revision = paused.await?;
+    let id = JobId(revision.id);
     settle(&state, &[id]).await?;
-    Ok(Json(JobRef { id, name }))
+    Ok(tagged(revision, JobRef { id, name }))
 }
 
 /// Resumes a job's schedule.
@@ -207,9 +222,11 @@ pub(crate) async fn pause(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
     ),
     responses(
-        (status = 200, description = "The job is resumed.", body = JobRef),
+        (status = 200, description = "The job is resumed.", body = JobRef, headers(("ETag" = String, description = "The version of the job."))),
+        (status = 412, description = "The job has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn resume(
@@ -218,15 +235,18 @@ pub(crate) async fn resume(
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
     body: Body,
-) -> Result<Json<JobRef>, Problem> {
+) -> Result<Tagged<JobRef>, Problem> {
     query::none(&uri)?;
     body.nothing()?;
     let name = job_name(&namespace, path)?;
     let by = &caller.actor;
-    let id = state.store.set_job_enabled(&name, true, by).await?;
+    let resumed = state.store.set_job_enabled_if(&name, true, &condition, by);
+    let revision = resumed.await?;
     state.admin.wake_claim();
-    Ok(Json(JobRef { id, name }))
+    let id = JobId(revision.id);
+    Ok(tagged(revision, JobRef { id, name }))
 }
 
 /// Runs a job now, or at a given instant.
@@ -237,13 +257,16 @@ pub(crate) async fn resume(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body."),
     ),
     request_body = Option<openapi::TriggerRequest>,
     responses(
         (status = 200, description = "An earlier request with the same idempotency key created these runs.", body = openapi::Triggered),
         (status = 202, description = "The runs are created.", body = openapi::Triggered),
         (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The request does not fit the job.", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "The job has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The request does not fit the job, or the idempotency key was used with other parameters.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn trigger(
@@ -252,6 +275,8 @@ pub(crate) async fn trigger(
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
+    key: IdempotencyKey,
     body: Body,
 ) -> Result<(StatusCode, Json<TriggerOutcome>), Problem> {
     query::none(&uri)?;
@@ -262,6 +287,7 @@ pub(crate) async fn trigger(
     if idempotency_key.as_deref() == Some("") {
         fields.record("idempotency_key", "is empty; give a text, or leave it out");
     }
+    let idempotency_key = key.or_field(&mut fields, "idempotency_key", idempotency_key);
     let run_at = fields.instant("run_at");
     fields.finish()?;
     let request = TriggerRequest {
@@ -270,6 +296,7 @@ pub(crate) async fn trigger(
         idempotency_key,
         run_at,
         by: caller.actor,
+        condition,
     };
     let triggered = state.admin.trigger(request).await?;
     let status = if triggered.duplicate {

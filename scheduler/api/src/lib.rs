@@ -10,7 +10,10 @@ mod audit;
 mod body;
 mod dead_letters;
 mod enrolment_tokens;
+mod etag;
 mod events;
+mod idempotency;
+mod if_versions;
 mod instant;
 mod jobs;
 mod large;
@@ -19,8 +22,10 @@ mod namespace;
 mod openapi;
 pub mod openid;
 mod path;
+mod preconditions;
 mod preview;
 mod problem;
+mod put_job;
 mod query;
 mod queues;
 mod random;
@@ -186,7 +191,10 @@ pub fn router(state: ApiState) -> Router {
         .route("/tokens/{id}", delete(tokens::revoke))
         .route("/jobs", get(jobs::list))
         .route("/jobs/apply", post(apply::apply))
-        .route("/jobs/{name}", get(jobs::show).delete(jobs::delete))
+        .route(
+            "/jobs/{name}",
+            get(jobs::show).put(put_job::replace).delete(jobs::delete),
+        )
         .route("/jobs/{name}/pause", post(jobs::pause))
         .route("/jobs/{name}/resume", post(jobs::resume))
         .route("/jobs/{name}/trigger", post(jobs::trigger))
@@ -230,6 +238,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
+        .layer(from_fn(preconditions::refuse_ignored))
         // Inside the check of rights: without a right, a caller cannot take the place of a large request.
         .layer(from_fn_with_state(state.clone(), large::admit))
         .merge(public());

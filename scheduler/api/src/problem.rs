@@ -52,6 +52,11 @@ impl FieldProblems {
         }
     }
 
+    /// The problems, with a further entry if there are more.
+    pub(crate) fn into_list(self) -> Vec<FieldProblem> {
+        self.0
+    }
+
     /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         if self.0.is_empty() {
@@ -78,6 +83,10 @@ pub struct Problem {
     /// The wrong fields, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldProblem>,
+    /// The id of what an earlier request with the same idempotency key has created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub id: Option<String>,
     /// Seconds after which the request may succeed, as in the header `Retry-After`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -92,6 +101,7 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             errors: Vec::new(),
+            id: None,
             retry_after_s: None,
         }
     }
@@ -237,6 +247,41 @@ impl Problem {
         )
     }
 
+    /// The stored objects do not meet the preconditions of the request. Each error has an object's name as its field.
+    fn precondition_failed(error: &StoreError) -> Self {
+        let mut errors = FieldProblems::default();
+        for object in error.refused_objects() {
+            errors.push(FieldProblem::new(&object.name, &object.reason));
+        }
+        Self::new(
+            StatusCode::PRECONDITION_FAILED,
+            "precondition-failed",
+            "The stored object is another version",
+            error.to_string(),
+        )
+        .with(errors.into_list())
+    }
+
+    /// Whether a precondition was not met.
+    pub(crate) fn is_precondition_failed(&self) -> bool {
+        self.status == StatusCode::PRECONDITION_FAILED.as_u16()
+    }
+
+    /// An earlier request with the same idempotency key has created the object.
+    fn already_created(error: &StoreError) -> Self {
+        let problem = Self::new(
+            StatusCode::CONFLICT,
+            "already-created",
+            "An earlier request has created it",
+            error.to_string(),
+        );
+        let existing = error.refused_objects().first();
+        Self {
+            id: existing.map(|object| object.name.clone()),
+            ..problem
+        }
+    }
+
     fn with(mut self, errors: Vec<FieldProblem>) -> Self {
         self.errors = errors;
         self
@@ -303,6 +348,14 @@ impl From<StoreError> for Problem {
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "unfit",
                 "The definition does not fit",
+                detail,
+            ),
+            ErrorKind::Precondition => Self::precondition_failed(&error),
+            ErrorKind::AlreadyCreated => Self::already_created(&error),
+            ErrorKind::KeyReused => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "idempotency-mismatch",
+                "The idempotency key was used for another request",
                 detail,
             ),
             ErrorKind::Transient => {

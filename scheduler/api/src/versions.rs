@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{Actor, JobName, JobSpec, Right};
-use cueline_store::{Change, ErrorKind, JobVersion};
+use cueline_model::{JobId, JobName, Right};
+use cueline_store::{ErrorKind, JobVersion};
 
 use crate::ApiState;
 use crate::access::{Caller, check_apply};
@@ -14,9 +14,9 @@ use crate::body::{Body, Fields};
 use crate::jobs::{JobPath, job_name};
 use crate::namespace::InNamespace;
 use crate::openapi;
+use crate::preconditions::{IfMatch, Tagged, tagged};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
-use crate::settle::settle;
 use crate::view::{JobVersionView, JobVersions, Restored};
 
 /// Lists the versions of a job without their definitions, newest first. A deleted job has its versions until another
@@ -107,11 +107,13 @@ pub(crate) async fn show(
     description = "A pause of the job stays. A deleted job is created again, running or paused as it was.",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job; a deleted job has none."),
     ),
     request_body = openapi::RestoreRequest,
     responses(
-        (status = 200, description = "The definition is restored.", body = Restored),
+        (status = 200, description = "The definition is restored.", body = Restored, headers(("ETag" = String, description = "The version of the job."))),
         (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
+        (status = 412, description = "The job has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The definition does not fit any more.", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -121,8 +123,9 @@ pub(crate) async fn restore(
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
     body: Body,
-) -> Result<Json<Restored>, Problem> {
+) -> Result<Tagged<Restored>, Problem> {
     query::none(&uri)?;
     let name = job_name(&namespace, path)?;
     let mut fields = body.fields(&["version"]);
@@ -140,35 +143,15 @@ pub(crate) async fn restore(
         Err(error) => return Err(error.into()),
     };
     check_apply(&state, &caller, std::slice::from_ref(&spec)).await?;
-    apply_one(&state, &caller.actor, spec, version)
-        .await
-        .map(Json)
-}
-
-async fn apply_one(
-    state: &ApiState,
-    by: &Actor,
-    spec: JobSpec,
-    version: u64,
-) -> Result<Restored, Problem> {
-    let name = spec.name.clone();
-    let applied = apply::write(state, vec![spec], by).await?;
-    let applied = applied.into_iter().next();
-    let applied = applied.and_then(|job| Some((job.id?, job.change)));
-    let Some((id, change)) = applied else {
-        return Err(Problem::unavailable(format!(
-            "it is not known whether version {version} of job {name} was restored; send the request again"
-        )));
-    };
-    if change != Change::Created {
-        settle(state, &[id]).await?;
-    }
-    Ok(Restored {
-        id,
+    let written = apply::write_one(&state, vec![spec], &condition, &caller.actor);
+    let (revision, applied) = written.await?;
+    let restored = Restored {
+        id: JobId(revision.id),
         name,
         restored: version,
-        change,
-    })
+        change: applied.change,
+    };
+    Ok(tagged(revision, restored))
 }
 
 /// The version, if the caller may read the group that the job was in. Otherwise the answer is that of an unknown version.

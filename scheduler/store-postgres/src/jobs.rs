@@ -10,7 +10,7 @@ use cueline_model::{Actor, AttemptId, GroupName, Job, JobId, JobName, JobSpec, T
 use cueline_store::adapter::audit::{job_deleted, job_enabled};
 use cueline_store::adapter::convert::parse_name;
 use cueline_store::adapter::jobs::{ApplyPlan, SideEffects, refuse_parent, stopped_message};
-use cueline_store::{AppliedJob, StoreError};
+use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::columns::job_ids;
@@ -23,7 +23,7 @@ use crate::{PgStore, audit, job_writes, waiting_runs};
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
 
 const TO_CHANGE: &str = "
-    SELECT j.id, d.enabled, j.group_name, j.definition FROM job j JOIN job_due d ON d.job_id = j.id
+    SELECT j.id, j.version, d.enabled, j.group_name, j.definition FROM job j JOIN job_due d ON d.job_id = j.id
     WHERE j.name = $1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
@@ -36,9 +36,10 @@ pub(crate) const DISPATCHING: &str = "
     SELECT l.id, l.attempt FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.job_id = e.id WHERE l.state = 1";
 
 impl PgStore {
-    pub(crate) async fn apply_jobs(
+    pub(crate) async fn apply_jobs_if(
         &self,
         specs: &[JobSpec],
+        conditions: &JobPreconditions,
         dry_run: bool,
         by: &Actor,
     ) -> Result<Vec<AppliedJob>> {
@@ -47,6 +48,7 @@ impl PgStore {
         let names = specs.iter().map(|spec| &spec.name);
         let stored = self.definitions.by_name(&mut tx, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
+        plan.require(conditions)?;
         self.definitions
             .check_parents(&mut tx, specs, &stored)
             .await?;
@@ -64,25 +66,29 @@ impl PgStore {
             audit::write(&mut tx, &plan.audit_entries(by)?, now).await?;
             tx.commit().await?;
         }
-        Ok(plan.into_applied(&created))
+        Ok(plan.into_applied(&created, dry_run))
     }
 
-    pub(crate) async fn set_job_enabled(
+    pub(crate) async fn set_job_enabled_if(
         &self,
         name: &JobName,
         enabled: bool,
+        condition: &Precondition,
         by: &Actor,
-    ) -> Result<JobId> {
+    ) -> Result<Revision> {
         let mut tx = self.db.write().await?;
         let JobToChange {
-            id: job,
+            revision,
             enabled: is_enabled,
             group,
             ..
         } = job_to_change(&mut tx, name).await?;
+        let what = if enabled { "resume" } else { "pause" };
+        condition.require(&format!("{what} the job"), name.as_str(), Some(revision))?;
         if is_enabled == enabled {
-            return Ok(job);
+            return Ok(revision);
         }
+        let job = JobId(revision.id);
         let now = self.lock_and_read_clock(&mut tx, [job]).await?;
         let next_fire = if enabled {
             let readable = self.readable_job(&mut tx, name).await?;
@@ -101,13 +107,22 @@ impl PgStore {
         audit::write_versions(&mut tx, &[job.0], by, now).await?;
         audit::write(&mut tx, &[job_enabled(by, name, &group, enabled)], now).await?;
         tx.commit().await?;
-        Ok(job)
+        Ok(Revision {
+            version: revision.version + 1,
+            ..revision
+        })
     }
 
-    pub(crate) async fn delete_job(&self, name: &JobName, by: &Actor) -> Result<JobId> {
+    pub(crate) async fn delete_job_if(
+        &self,
+        name: &JobName,
+        condition: &Precondition,
+        by: &Actor,
+    ) -> Result<JobId> {
         let mut tx = self.db.write().await?;
         let found = job_to_change(&mut tx, name).await?;
-        let job = found.id;
+        condition.require("delete the job", name.as_str(), Some(found.revision))?;
+        let job = JobId(found.revision.id);
         let now = self.lock_and_read_clock(&mut tx, [job]).await?;
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
             .bind(job.0)
@@ -164,7 +179,7 @@ impl PgStore {
 
 /// A job that is paused, resumed or deleted. Its definition stays a text, because it may be of a newer program.
 struct JobToChange {
-    id: JobId,
+    revision: Revision,
     enabled: bool,
     group: GroupName,
     definition: String,
@@ -173,14 +188,14 @@ struct JobToChange {
 /// Reads the job under the lock of definitions.
 async fn job_to_change(conn: &mut PgConnection, name: &JobName) -> Result<JobToChange> {
     sqlx::query(LOCK).execute(&mut *conn).await?;
-    let found: Option<(i64, bool, String, String)> = sqlx::query_as(TO_CHANGE)
+    let found: Option<(i64, i64, bool, String, String)> = sqlx::query_as(TO_CHANGE)
         .bind(name.as_str())
         .fetch_optional(conn)
         .await?;
-    let (id, enabled, group, definition) =
+    let (id, version, enabled, group, definition) =
         found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
     Ok(JobToChange {
-        id: JobId(id),
+        revision: Revision { id, version },
         enabled,
         group: parse_name(&group)?,
         definition,

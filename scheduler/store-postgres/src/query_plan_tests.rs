@@ -13,7 +13,7 @@ use cueline_model::{
 use cueline_store::adapter::audit_query::{AuditQuery, Bound};
 use cueline_store::{
     AttemptReport, AuditFilter, AuditResult, ClockOverride, FireDueRequest, NodeId, Plan,
-    PlannedRun, Planner, RunFilter,
+    PlannedRun, Planner, RunFilter, Store as _,
 };
 use cueline_test_servers::postgres::Postgres;
 use sqlx::AssertSqlSafe;

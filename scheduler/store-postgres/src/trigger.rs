@@ -9,7 +9,8 @@ use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::live_executors::LiveExecutors;
 use cueline_store::adapter::new_run::{Fire, NewRun};
-use cueline_store::{ClaimedRun, NodeId, StoreError, TriggerOutcome, TriggerRequest};
+use cueline_store::adapter::repeated_trigger::{FirstRunRow, require_same_request};
+use cueline_store::{ClaimedRun, NodeId, Revision, StoreError, TriggerOutcome, TriggerRequest};
 
 use crate::columns::{column, to_i32};
 use crate::database::WriteTx;
@@ -27,6 +28,9 @@ pub(crate) const LOCK_JOB: &str = "
 
 pub(crate) const FIND_KEY: &str =
     "SELECT first_run FROM trigger_key WHERE job_id = $1 AND key = $2";
+
+/// The columns of [`FirstRunRow`].
+pub(crate) const FIRST_RUN: &str = "SELECT params, fire_at, created_at FROM run WHERE id = $1";
 pub(crate) const RUNS_OF_REQUEST: &str = "
     SELECT id FROM run WHERE fire_key = $1 AND job_id = $2 AND kind = 1 AND id >= $3 AND id < $4 ORDER BY shard_index";
 
@@ -87,6 +91,13 @@ impl PgStore {
                 .fetch_optional(&mut *tx)
                 .await?;
             if let Some(first) = first {
+                let row: Option<FirstRunRow> = sqlx::query_as(FIRST_RUN)
+                    .bind(first)
+                    .fetch_optional(&mut *tx)
+                    .await?;
+                if let Some(row) = row {
+                    require_same_request(request, row)?;
+                }
                 // The keys of these runs never change, so reading them needs no lock.
                 tx.roll_back().await;
                 let runs = self.runs_of_request(job_id, first).await?;
@@ -94,6 +105,13 @@ impl PgStore {
                 return Ok((TriggerOutcome { runs, duplicate }, Vec::new()));
             }
         }
+        let revision = Revision {
+            id: job_id,
+            version,
+        };
+        let name = request.job.as_str();
+        let condition = &request.condition;
+        condition.require("trigger the job", name, Some(revision))?;
         let jobs = self.definitions.get(&mut tx, [(job_id, version)]).await?;
         let job = job_of(&jobs, job_id)?;
         let mut live = if job.spec.route == Route::Broadcast {

@@ -33,6 +33,7 @@ async fn store() -> (Arc<Postgres>, PgStore) {
         display_name: String::new(),
         login: Login::None,
         grants: vec![Grant::everything()],
+        idempotency_key: None,
     };
     let accounts: &dyn Accounts = &store;
     let ann = accounts.create_user(&ann, &by).await.expect("creates");
@@ -44,6 +45,7 @@ async fn store() -> (Arc<Postgres>, PgStore) {
         grants: vec![Grant::everything()],
         valid_ms: None,
         session: None,
+        idempotency_key: None,
     };
     let created = accounts.create_api_token(&token, &by).await;
     created.expect("creates");

@@ -9,7 +9,7 @@ use cueline_store::adapter::convert::parse_name;
 use cueline_store::adapter::jobs::{
     ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent, stopped_message,
 };
-use cueline_store::{AppliedJob, StoreError};
+use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
@@ -69,7 +69,7 @@ const WAIT_FOR_LIVE_RUNS: &str = "
         AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
 
 const TO_CHANGE: &str = "
-    SELECT j.id, d.enabled, j.group_name, j.definition FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    SELECT j.id, j.version, d.enabled, j.group_name, j.definition FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
@@ -83,21 +83,23 @@ const DISPATCHING: &str = "
     WHERE state = 1 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
 
 impl SqliteStore {
-    pub(crate) async fn apply_jobs(
+    pub(crate) async fn apply_jobs_if(
         &self,
         specs: &[JobSpec],
+        conditions: &JobPreconditions,
         dry_run: bool,
         by: &Actor,
     ) -> Result<Vec<AppliedJob>> {
         let mut created = HashMap::new();
         if dry_run {
             // Without the lock for writing: the fires of other jobs do not wait for it.
-            let plan = self.plan(&mut *self.db.snapshot().await?, specs).await?;
-            return Ok(plan.into_applied(&created));
+            let mut snapshot = self.db.snapshot().await?;
+            let plan = self.plan(&mut snapshot, specs, conditions).await?;
+            return Ok(plan.into_applied(&created, dry_run));
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let plan = self.plan(&mut tx, specs).await?;
+        let plan = self.plan(&mut tx, specs, conditions).await?;
         for spec in plan.new_jobs() {
             created.insert(spec.name.clone(), create(&mut tx, spec, now).await?);
         }
@@ -110,35 +112,45 @@ impl SqliteStore {
         audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
         audit::write(&mut tx, &plan.audit_entries(by)?, now).await?;
         tx.commit().await?;
-        Ok(plan.into_applied(&created))
+        Ok(plan.into_applied(&created, dry_run))
     }
 
-    /// Compares definitions with the stored ones, and checks their parents.
-    async fn plan(&self, conn: &mut SqliteConnection, specs: &[JobSpec]) -> Result<ApplyPlan> {
+    /// Compares definitions with the stored ones, and checks their conditions and parents.
+    async fn plan(
+        &self,
+        conn: &mut SqliteConnection,
+        specs: &[JobSpec],
+        conditions: &JobPreconditions,
+    ) -> Result<ApplyPlan> {
         let names = specs.iter().map(|spec| &spec.name);
         let stored = self.definitions.by_name(conn, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
+        plan.require(conditions)?;
         self.definitions.check_parents(conn, specs, &stored).await?;
         Ok(plan)
     }
 
-    pub(crate) async fn set_job_enabled(
+    pub(crate) async fn set_job_enabled_if(
         &self,
         name: &JobName,
         enabled: bool,
+        condition: &Precondition,
         by: &Actor,
-    ) -> Result<JobId> {
+    ) -> Result<Revision> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let JobToChange {
-            id: job,
+            revision,
             enabled: is_enabled,
             group,
             ..
         } = job_to_change(&mut tx, name).await?;
+        let what = if enabled { "resume" } else { "pause" };
+        condition.require(&format!("{what} the job"), name.as_str(), Some(revision))?;
         if is_enabled == enabled {
-            return Ok(job);
+            return Ok(revision);
         }
+        let job = JobId(revision.id);
         let next_fire = if enabled {
             let readable = self.readable_job(&mut tx, name).await?;
             readable.spec.next_fire(now)
@@ -156,14 +168,23 @@ impl SqliteStore {
         audit::write_versions(&mut tx, &[job.0], by, now).await?;
         audit::write(&mut tx, &[job_enabled(by, name, &group, enabled)], now).await?;
         tx.commit().await?;
-        Ok(job)
+        Ok(Revision {
+            version: revision.version + 1,
+            ..revision
+        })
     }
 
-    pub(crate) async fn delete_job(&self, name: &JobName, by: &Actor) -> Result<JobId> {
+    pub(crate) async fn delete_job_if(
+        &self,
+        name: &JobName,
+        condition: &Precondition,
+        by: &Actor,
+    ) -> Result<JobId> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let found = job_to_change(&mut tx, name).await?;
-        let job = found.id;
+        condition.require("delete the job", name.as_str(), Some(found.revision))?;
+        let job = JobId(found.revision.id);
         let children: Vec<String> = sqlx::query_scalar(CHILDREN)
             .bind(job.0)
             .fetch_all(&mut *tx)
@@ -207,21 +228,21 @@ impl SqliteStore {
 
 /// A job that is paused, resumed or deleted. Its definition stays a text, because it may be of a newer program.
 struct JobToChange {
-    id: JobId,
+    revision: Revision,
     enabled: bool,
     group: GroupName,
     definition: String,
 }
 
 async fn job_to_change(conn: &mut SqliteConnection, name: &JobName) -> Result<JobToChange> {
-    let found: Option<(i64, bool, String, String)> = sqlx::query_as(TO_CHANGE)
+    let found: Option<(i64, i64, bool, String, String)> = sqlx::query_as(TO_CHANGE)
         .bind(name.as_str())
         .fetch_optional(conn)
         .await?;
-    let (id, enabled, group, definition) =
+    let (id, version, enabled, group, definition) =
         found.ok_or_else(|| StoreError::no_job(name.as_str()))?;
     Ok(JobToChange {
-        id: JobId(id),
+        revision: Revision { id, version },
         enabled,
         group: parse_name(&group)?,
         definition,

@@ -9,12 +9,12 @@ use cueline_model::{
 };
 use cueline_store::{
     AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobSummary,
-    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
-    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse,
-    RegisteredNode, Run, RunCursor, RunDetail, RunFilter, Store, StoreError, StoreStats,
-    StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest, WorkerKeyState,
-    WorkerKeysPage,
+    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobPreconditions,
+    JobSummary, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken,
+    NewRuns, NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner,
+    PoolUse, Precondition, RegisteredNode, Revision, Run, RunCursor, RunDetail, RunFilter, Store,
+    StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
+    WorkerKeyState, WorkerKeysPage,
 };
 
 use crate::SqliteStore;

@@ -5,8 +5,9 @@ use cueline_store::adapter::audit::{job_triggered, stored_actor, triggered_detai
 use cueline_store::adapter::convert::without_nul;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::new_run::{Fire, NewRun};
+use cueline_store::adapter::repeated_trigger::{FirstRunRow, require_same_request};
 use cueline_store::{
-    ClaimedRun, NewAuditEntry, NodeId, StoreError, TriggerOutcome, TriggerRequest,
+    ClaimedRun, NewAuditEntry, NodeId, Revision, StoreError, TriggerOutcome, TriggerRequest,
 };
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
@@ -19,6 +20,9 @@ const JOB: &str = "
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 const FIND_KEY: &str = "SELECT first_run FROM trigger_key WHERE job_id = ?1 AND key = ?2";
+
+/// The columns of [`FirstRunRow`].
+const FIRST_RUN: &str = "SELECT params, fire_at, created_at FROM run WHERE id = ?1";
 const INSERT_KEY: &str = "INSERT INTO trigger_key (job_id, key, first_run) VALUES (?1, ?2, ?3)";
 
 pub(crate) const RUNS_OF_REQUEST: &str = "
@@ -45,11 +49,18 @@ impl SqliteStore {
             found.ok_or_else(|| StoreError::no_job(request.job.as_str()))?;
         let key = request.idempotency_key.as_deref().map(without_nul);
         if let Some(key) = &key
-            && let Some(runs) = runs_of_key(&mut tx, job_id, key).await?
+            && let Some(runs) = runs_of_key(&mut tx, job_id, key, request).await?
         {
             let duplicate = true;
             return Ok((TriggerOutcome { runs, duplicate }, Vec::new()));
         }
+        let revision = Revision {
+            id: job_id,
+            version,
+        };
+        let name = request.job.as_str();
+        let condition = &request.condition;
+        condition.require("trigger the job", name, Some(revision))?;
         let jobs = self.definitions.get(&mut tx, [(job_id, version)]).await?;
         let mut live = self.live_executors(&mut tx, now).await?;
         let node = match node {
@@ -92,11 +103,12 @@ impl SqliteStore {
     }
 }
 
-/// The runs of an earlier request with this key.
+/// The runs of an earlier request with this key. Fails if that request asked for something else.
 async fn runs_of_key(
     conn: &mut SqliteConnection,
     job: i64,
     key: &str,
+    request: &TriggerRequest,
 ) -> Result<Option<Vec<RunId>>> {
     let first: Option<i64> = sqlx::query_scalar(FIND_KEY)
         .bind(job)
@@ -104,6 +116,13 @@ async fn runs_of_key(
         .fetch_optional(&mut *conn)
         .await?;
     let Some(first) = first else { return Ok(None) };
+    let row: Option<FirstRunRow> = sqlx::query_as(FIRST_RUN)
+        .bind(first)
+        .fetch_optional(&mut *conn)
+        .await?;
+    if let Some(row) = row {
+        require_same_request(request, row)?;
+    }
     let Json(runs) = sqlx::query_scalar(RUNS_OF_REQUEST)
         .bind(first)
         .bind(job)

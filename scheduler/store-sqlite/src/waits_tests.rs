@@ -26,6 +26,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
         display_name: String::new(),
         login: Login::None,
         grants: vec![Grant::everything()],
+        idempotency_key: None,
     };
     let accounts: &dyn Accounts = &store;
     let ann = accounts.create_user(&ann, &by).await.expect("creates");
@@ -37,6 +38,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
         grants: vec![Grant::everything()],
         valid_ms: None,
         session: None,
+        idempotency_key: None,
     };
     let created = accounts.create_api_token(&token, &by).await;
     created.expect("creates");

@@ -13,7 +13,7 @@ use cueline_store::adapter::worker_keys::{
 };
 use cueline_store::{
     EnrolOutcome, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_WORKER_KEYS, NewEnrolmentToken,
-    NewWorkerKey, StoredEnrolmentToken, WorkerKeyState, WorkerKeysPage,
+    NewWorkerKey, StoreError, StoredEnrolmentToken, WorkerKeyState, WorkerKeysPage,
 };
 use sqlx::SqliteConnection;
 
@@ -29,8 +29,12 @@ const COUNT_TOKENS: &str = "SELECT count(*) FROM enrolment_token";
 const DELETE_SPENT: &str = "DELETE FROM enrolment_token WHERE uses_left < 1 OR expires_at <= ?1";
 
 const INSERT_TOKEN: &str = "
-    INSERT INTO enrolment_token (id, verifier, group_name, executor, uses_left, expires_at, created_at, created_by, namespace)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
+    INSERT INTO enrolment_token (id, verifier, group_name, executor, uses_left, expires_at, created_at, created_by, namespace, idempotency_key)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING";
+
+/// The id of the token that an earlier request with the same key created.
+const CREATED: &str =
+    "SELECT id FROM enrolment_token WHERE created_by = ?1 AND idempotency_key = ?2";
 
 /// The columns of [`TokenRow`].
 const TOKENS: &str = "
@@ -86,6 +90,16 @@ impl SqliteStore {
         check_new_token(token)?;
         let mut tx = self.db.write().await?;
         let now = self.db.now();
+        if let Some(key) = &token.idempotency_key {
+            let existing: Option<String> = sqlx::query_scalar(CREATED)
+                .bind(stored_actor(&token.by))
+                .bind(key)
+                .fetch_optional(&mut *tx)
+                .await?;
+            if let Some(id) = existing {
+                return Err(StoreError::already_created("an enrolment token", &id).into());
+            }
+        }
         if count(&mut tx, COUNT_TOKENS).await? >= to_i64(MAX_ENROLMENT_TOKENS) {
             sqlx::query(DELETE_SPENT)
                 .bind(now.as_millis())
@@ -105,6 +119,7 @@ impl SqliteStore {
             .bind(now.as_millis())
             .bind(stored_actor(&token.by))
             .bind(token.namespace.as_ref().map(Namespace::as_str))
+            .bind(token.idempotency_key.as_deref())
             .execute(&mut *tx)
             .await?
             .rows_affected();

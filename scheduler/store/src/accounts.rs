@@ -9,6 +9,7 @@ use cueline_model::{Actor, Grant, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::precondition::{Precondition, Revision};
 
 /// The most users. A further one is refused.
 pub const MAX_USERS: usize = 10_000;
@@ -43,6 +44,9 @@ pub const MAX_ISSUER_BYTES: usize = 512;
 
 /// The longest `sub` of an OpenID Connect user, in bytes. OpenID Connect Core 1.0 (section 2) allows no longer one.
 pub const MAX_SUBJECT_BYTES: usize = 255;
+
+/// The longest idempotency key of a user or a token, in bytes.
+pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 255;
 
 /// The number of a user. It is never given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -98,6 +102,9 @@ pub struct NewUser {
     pub login: Login,
     /// What the user may do, at most [`MAX_GRANTS`].
     pub grants: Vec<Grant>,
+    /// A second request of the same creator with the same key creates no user, as long as the first one exists. At most
+    /// [`MAX_IDEMPOTENCY_KEY_BYTES`].
+    pub idempotency_key: Option<String>,
 }
 
 /// A change of a user. `None` leaves a field as it is.
@@ -115,6 +122,8 @@ pub struct UserChange {
     pub revoke_tokens: bool,
     /// The version that the user must have; `None` for any.
     pub if_version: Option<u64>,
+    /// What else must hold for the user.
+    pub condition: Precondition,
 }
 
 /// What a change of a user has done.
@@ -154,6 +163,15 @@ pub struct StoredUser {
     pub last_login_at: Option<Timestamp>,
 }
 
+impl From<&StoredUser> for Revision {
+    fn from(user: &StoredUser) -> Self {
+        Self {
+            id: user.id.0,
+            version: i64::try_from(user.version).unwrap_or(i64::MAX),
+        }
+    }
+}
+
 /// An API token that is about to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewApiToken {
@@ -172,6 +190,9 @@ pub struct NewApiToken {
     /// The session by which its owner asks for it; `None` if another proof was given. The session may have ended since, such
     /// as by a new password.
     pub session: Option<SecretHash>,
+    /// A second request of the same creator with the same key creates no token, as long as the first one is stored. At
+    /// most [`MAX_IDEMPOTENCY_KEY_BYTES`].
+    pub idempotency_key: Option<String>,
 }
 
 /// A stored API token, without its hash.
@@ -235,7 +256,8 @@ pub trait Accounts: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Conflict`](crate::ErrorKind::Conflict) if the name or the OpenID subject is taken, or if there are
-    /// [`MAX_USERS`].
+    /// [`MAX_USERS`]. [`AlreadyCreated`](crate::ErrorKind::AlreadyCreated) if an earlier request with the idempotency key
+    /// created this user, [`KeyReused`](crate::ErrorKind::KeyReused) if it created another one.
     async fn create_user(&self, user: &NewUser, by: &Actor) -> Result<UserId>;
 
     /// Stores the first user; at most one of several calls at once succeeds.
@@ -252,7 +274,8 @@ pub trait Accounts: Send + Sync + 'static {
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if the
     /// user has another version, if the OpenID subject is taken, or if the user is the last one who is enabled, can log
-    /// in and has all rights, and would not stay so.
+    /// in and has all rights, and would not stay so. [`Precondition`](crate::ErrorKind::Precondition) if the condition is
+    /// not met, whatever the change.
     async fn change_user(&self, name: &str, change: &UserChange, by: &Actor)
     -> Result<ChangedUser>;
 
@@ -260,9 +283,19 @@ pub trait Accounts: Send + Sync + 'static {
     ///
     /// # Errors
     ///
+    /// As [`delete_user_if`](Self::delete_user_if).
+    async fn delete_user(&self, name: &str, by: &Actor) -> Result<()> {
+        self.delete_user_if(name, &Precondition::None, by).await
+    }
+
+    /// Like [`delete_user`](Self::delete_user), if the condition is met.
+    ///
+    /// # Errors
+    ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such user. [`Conflict`](crate::ErrorKind::Conflict) if the
     /// user is the last one who is enabled, can log in and has all rights.
-    async fn delete_user(&self, name: &str, by: &Actor) -> Result<()>;
+    /// [`Precondition`](crate::ErrorKind::Precondition) if the condition is not met.
+    async fn delete_user_if(&self, name: &str, condition: &Precondition, by: &Actor) -> Result<()>;
 
     /// One user.
     ///
@@ -305,8 +338,9 @@ pub trait Accounts: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such owner, or if the session has ended.
-    /// [`Conflict`](crate::ErrorKind::Conflict) if the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this owner, or [`MAX_PROGRAM_TOKENS`] without an
-    /// owner.
+    /// [`Conflict`](crate::ErrorKind::Conflict) if the id or the hash exists, or if there are [`MAX_API_TOKENS`] of this
+    /// owner, or [`MAX_PROGRAM_TOKENS`] without an owner. [`AlreadyCreated`](crate::ErrorKind::AlreadyCreated) if an
+    /// earlier request with the idempotency key created a token.
     async fn create_api_token(&self, token: &NewApiToken, by: &Actor) -> Result<()>;
 
     /// Who has this API token. `None` if it is unknown, expired or revoked, or if its owner is disabled. The tokens of a user

@@ -8,6 +8,7 @@ use cueline_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::node::NodeId;
+use crate::precondition::Precondition;
 
 /// Decides which runs a due job gets.
 ///
@@ -165,10 +166,12 @@ pub struct TriggerRequest {
     /// Parameter text in place of the job's own.
     pub params: Option<String>,
     /// A second request with the same key for the same job creates no run, as long as the runs of the first one are
-    /// kept.
+    /// kept. It has to have the same `params` and `run_at`.
     pub idempotency_key: Option<String>,
     /// When to run; now by default.
     pub run_at: Option<Timestamp>,
+    /// What must hold for the job. It is not checked for a second request with the same key: the runs exist.
+    pub condition: Precondition,
     /// Who made the request, for the timeline and the audit log.
     pub by: Actor,
 }

@@ -13,6 +13,22 @@ pub enum ErrorKind {
     Conflict,
     /// The user: the request itself makes no sense.
     Invalid,
+    /// The user: the stored object does not fulfil the [precondition](crate::Precondition) of the request.
+    Precondition,
+    /// The caller, by going on: an earlier request with the same idempotency key has created the object, which
+    /// [`StoreError::refused_objects`] names.
+    AlreadyCreated,
+    /// The user: an earlier request with the same idempotency key asked for something else.
+    KeyReused,
+}
+
+/// An object for which a call was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedObject {
+    /// The name of a job or a user, or the id of a token.
+    pub name: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A failed call to a store. Its message reads "failed to …".
@@ -22,6 +38,7 @@ pub struct StoreError {
     kind: ErrorKind,
     message: String,
     outcome_unknown: bool,
+    refused: Vec<RefusedObject>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -33,6 +50,7 @@ impl StoreError {
             kind,
             message: message.into(),
             outcome_unknown: false,
+            refused: Vec::new(),
             source: None,
         }
     }
@@ -59,6 +77,41 @@ impl StoreError {
         Self::new(ErrorKind::Invalid, message)
     }
 
+    /// An error of kind [`ErrorKind::Precondition`] for these objects, at least one. `what` completes "failed to …".
+    pub fn precondition(what: &str, refused: Vec<RefusedObject>) -> Self {
+        let why = match &refused[..] {
+            [one] => format!("{}: {}", one.name, one.reason),
+            many => format!("the preconditions of {} objects are not met", many.len()),
+        };
+        Self {
+            refused,
+            ..Self::new(ErrorKind::Precondition, format!("failed to {what}: {why}"))
+        }
+    }
+
+    /// An error of kind [`ErrorKind::AlreadyCreated`] for the object with this name or id. `what` is its kind.
+    pub fn already_created(what: &str, name: &str) -> Self {
+        let message = format!(
+            "failed to create {what}: an earlier request with the same idempotency key has created {name:?}"
+        );
+        let refused = RefusedObject {
+            name: name.to_owned(),
+            reason: "it is created already".to_owned(),
+        };
+        Self {
+            refused: vec![refused],
+            ..Self::new(ErrorKind::AlreadyCreated, message)
+        }
+    }
+
+    /// An error of kind [`ErrorKind::KeyReused`]. `what` completes "failed to …", and `difference` names what differs.
+    pub fn key_reused(what: &str, difference: &str) -> Self {
+        let message = format!(
+            "failed to {what}: an earlier request with the same idempotency key had {difference}; use a new key for another request"
+        );
+        Self::new(ErrorKind::KeyReused, message)
+    }
+
     /// There is no job of that name.
     pub fn no_job(name: &str) -> Self {
         Self::new(ErrorKind::NotFound, format!("there is no job {name:?}"))
@@ -80,6 +133,12 @@ impl StoreError {
     /// Whether the call may have been carried out although it failed. If not, nothing was changed.
     pub const fn is_outcome_unknown(&self) -> bool {
         self.outcome_unknown
+    }
+
+    /// The objects for which the call was refused: those with an unfulfilled precondition, at most one for each given
+    /// object, or the one that exists already. Empty for other kinds.
+    pub fn refused_objects(&self) -> &[RefusedObject] {
+        &self.refused
     }
 
     /// Who can resolve the error, and how.

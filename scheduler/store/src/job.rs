@@ -26,6 +26,10 @@ pub struct AppliedJob {
     pub name: JobName,
     /// The id of the job; `None` for a job that a dry run would create.
     pub id: Option<JobId>,
+    /// The version of the job: after the change, or the present one in a dry run. `None` for a job that a dry run would
+    /// create.
+    #[serde(default)]
+    pub version: Option<i64>,
     /// The change.
     pub change: Change,
 }

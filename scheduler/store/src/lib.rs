@@ -7,6 +7,31 @@
 //!
 //! Adapters are `cueline-store-sqlite` and `cueline-store-postgres`. They share the decisions and conversions in
 //! [`adapter`], and pass the tests in `conformance`.
+//!
+//! # Examples
+//!
+//! Moves due runs to queued, without the broker:
+//!
+//! ```
+//! use cueline_model::{AttemptId, ExecutorName};
+//! use cueline_store::{DispatchRequest, NodeId, Store, StoreError};
+//!
+//! async fn dispatch(store: &dyn Store, node: NodeId, executor: ExecutorName) -> Result<usize, StoreError> {
+//!     let claimed = store.claim_waiting(node, 1_500, 100).await?;
+//!     let requests: Vec<DispatchRequest> = claimed
+//!         .iter()
+//!         .map(|run| DispatchRequest {
+//!             attempt: run.attempt_id(),
+//!             job_version: run.job.version,
+//!             executor: executor.clone(),
+//!         })
+//!         .collect();
+//!     let accepted: Vec<AttemptId> = store.begin_dispatch(node, &requests).await?;
+//!     // Publish the triggers of the accepted attempts here, and wait until the broker confirms them.
+//!     store.confirm_dispatch(&accepted).await?;
+//!     Ok(accepted.len())
+//! }
+//! ```
 
 #![warn(clippy::missing_errors_doc)]
 
@@ -24,15 +49,17 @@ mod job;
 mod load;
 mod node;
 mod port;
+mod precondition;
 mod report;
 mod run;
 mod worker_keys;
 
 pub use accounts::{
     Accounts, ChangedUser, Login, MAX_API_TOKENS, MAX_DISPLAY_NAME_BYTES, MAX_GRANTS,
-    MAX_ISSUER_BYTES, MAX_LOGIN_NAME_BYTES, MAX_PASSWORD_HASH_BYTES, MAX_PROGRAM_TOKENS,
-    MAX_SESSIONS, MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES, MAX_USERS, NewApiToken, NewUser,
-    PasswordHash, Principal, SecretHash, StoredApiToken, StoredUser, UserChange, UserId,
+    MAX_IDEMPOTENCY_KEY_BYTES, MAX_ISSUER_BYTES, MAX_LOGIN_NAME_BYTES, MAX_PASSWORD_HASH_BYTES,
+    MAX_PROGRAM_TOKENS, MAX_SESSIONS, MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES, MAX_USERS,
+    NewApiToken, NewUser, PasswordHash, Principal, SecretHash, StoredApiToken, StoredUser,
+    UserChange, UserId,
 };
 pub use adapter::accounts::name_key;
 pub use adapter::clock::ClockOverride;
@@ -50,12 +77,13 @@ pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
     Planner, SkippedFires, TriggerOutcome, TriggerRequest,
 };
-pub use error::{ErrorKind, StoreError};
+pub use error::{ErrorKind, RefusedObject, StoreError};
 pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
 pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
 pub use load::{OldestQueued, PoolUse};
 pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
+pub use precondition::{JobPreconditions, Precondition, Revision};
 pub use report::{AttemptReport, IngestSummary};
 pub use run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine, TimelineEntry};
 pub use worker_keys::{

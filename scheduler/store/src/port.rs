@@ -22,6 +22,7 @@ use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
 use crate::job::{AppliedJob, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
 use crate::node::{NodeId, RegisteredNode};
+use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
 use crate::worker_keys::{
@@ -48,31 +49,6 @@ type Result<T> = std::result::Result<T, StoreError>;
 ///   answered.
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
-///
-/// # Examples
-///
-/// Moves due runs to queued, without the broker:
-///
-/// ```
-/// use cueline_model::{AttemptId, ExecutorName};
-/// use cueline_store::{DispatchRequest, NodeId, Store, StoreError};
-///
-/// async fn dispatch(store: &dyn Store, node: NodeId, executor: ExecutorName) -> Result<usize, StoreError> {
-///     let claimed = store.claim_waiting(node, 1_500, 100).await?;
-///     let requests: Vec<DispatchRequest> = claimed
-///         .iter()
-///         .map(|run| DispatchRequest {
-///             attempt: run.attempt_id(),
-///             job_version: run.job.version,
-///             executor: executor.clone(),
-///         })
-///         .collect();
-///     let accepted: Vec<AttemptId> = store.begin_dispatch(node, &requests).await?;
-///     // Publish the triggers of the accepted attempts here, and wait until the broker confirms them.
-///     store.confirm_dispatch(&accepted).await?;
-///     Ok(accepted.len())
-/// }
-/// ```
 #[async_trait]
 pub trait Store: Audit {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,14 +92,28 @@ pub trait Store: Audit {
     /// now. Its runs that were written ahead of their fire time are deleted. Runs that are due stay, and are dispatched
     /// by the new definition (G3). The new version can be read with [`Audit::job_versions`]. A new job removes the
     /// versions of a deleted one of its name.
+    /// It fails as [`apply_jobs_if`](Self::apply_jobs_if).
+    async fn apply_jobs(
+        &self,
+        specs: &[JobSpec],
+        dry_run: bool,
+        by: &Actor,
+    ) -> Result<Vec<AppliedJob>> {
+        self.apply_jobs_if(specs, &JobPreconditions::new(), dry_run, by)
+            .await
+    }
+
+    /// Like [`apply_jobs`](Self::apply_jobs), if the condition of each job is met. A dry run checks them too.
     ///
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the
-    /// store, or if parents form a cycle.
-    async fn apply_jobs(
+    /// store, or if parents form a cycle. [`Precondition`](crate::ErrorKind::Precondition) with each job whose condition
+    /// is not met.
+    async fn apply_jobs_if(
         &self,
         specs: &[JobSpec],
+        conditions: &JobPreconditions,
         dry_run: bool,
         by: &Actor,
     ) -> Result<Vec<AppliedJob>>;
@@ -134,20 +124,46 @@ pub trait Store: Audit {
     /// A pause deletes runs that were written ahead of their fire time. Runs that wait in `scheduled` end: a first
     /// attempt as `skipped`, a later one as `cancelled`. Published runs continue (G3). `by` is noted in the timelines.
     ///
-    /// The definition keeps fields that this program does not know. A pause does not read it.
+    /// The definition keeps fields that this program does not know. A pause does not read it. It fails as
+    /// [`set_job_enabled_if`](Self::set_job_enabled_if).
+    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &Actor) -> Result<JobId> {
+        let any = Precondition::None;
+        let set = self.set_job_enabled_if(job, enabled, &any, by).await?;
+        Ok(JobId(set.id))
+    }
+
+    /// Like [`set_job_enabled`](Self::set_job_enabled), if the condition is met. Returns the revision afterwards.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
-    async fn set_job_enabled(&self, job: &JobName, enabled: bool, by: &Actor) -> Result<JobId>;
+    /// [`Precondition`](crate::ErrorKind::Precondition) if the condition is not met, also if nothing would change.
+    async fn set_job_enabled_if(
+        &self,
+        job: &JobName,
+        enabled: bool,
+        condition: &Precondition,
+        by: &Actor,
+    ) -> Result<Revision>;
 
-    /// Deletes a job and returns its id. Its runs are kept. Waiting runs end as with a pause (G3).
+    /// Deletes a job and returns its id. Its runs are kept. Waiting runs end as with a pause (G3). It fails as
+    /// [`delete_job_if`](Self::delete_job_if).
+    async fn delete_job(&self, job: &JobName, by: &Actor) -> Result<JobId> {
+        self.delete_job_if(job, &Precondition::None, by).await
+    }
+
+    /// Like [`delete_job`](Self::delete_job), if the condition is met.
     ///
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job, [`Conflict`](crate::ErrorKind::Conflict) while
-    /// other jobs run after it.
-    async fn delete_job(&self, job: &JobName, by: &Actor) -> Result<JobId>;
+    /// other jobs run after it. [`Precondition`](crate::ErrorKind::Precondition) if the condition is not met.
+    async fn delete_job_if(
+        &self,
+        job: &JobName,
+        condition: &Precondition,
+        by: &Actor,
+    ) -> Result<JobId>;
 
     /// The `dispatching` attempts of these jobs.
     ///
@@ -265,6 +281,9 @@ pub trait Store: Audit {
     /// # Errors
     ///
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such job.
+    /// [`Precondition`](crate::ErrorKind::Precondition) if the condition of the request is not met.
+    /// [`KeyReused`](crate::ErrorKind::KeyReused) if an earlier request with the idempotency key had other parameters, or
+    /// another time.
     async fn trigger_claimed(
         &self,
         node: Option<NodeId>,
@@ -353,6 +372,7 @@ pub trait Store: Audit {
     /// [`Invalid`](crate::ErrorKind::Invalid) for an id that is not 16 lower-case hexadecimal digits, for no uses, for
     /// a group of another namespace, and for an executor without a group. [`Conflict`](crate::ErrorKind::Conflict) if there are
     /// [`MAX_ENROLMENT_TOKENS`](crate::MAX_ENROLMENT_TOKENS) tokens that are not spent.
+    /// [`AlreadyCreated`](crate::ErrorKind::AlreadyCreated) if an earlier request with the idempotency key created a token.
     async fn create_enrolment_token(&self, token: &NewEnrolmentToken) -> Result<bool>;
 
     /// All enrolment tokens, spent ones included, oldest first.

@@ -32,6 +32,9 @@ pub struct NewEnrolmentToken {
     pub uses: u32,
     /// How long the token is valid, in milliseconds; `None` for ever.
     pub valid_ms: Option<u64>,
+    /// A second request of the same creator with the same key creates no token, as long as the first one is stored. At
+    /// most [`MAX_IDEMPOTENCY_KEY_BYTES`](crate::MAX_IDEMPOTENCY_KEY_BYTES).
+    pub idempotency_key: Option<String>,
     /// Who created it.
     pub by: Actor,
 }
@@ -46,6 +49,7 @@ impl fmt::Debug for NewEnrolmentToken {
             .field("executor", &self.executor)
             .field("uses", &self.uses)
             .field("valid_ms", &self.valid_ms)
+            .field("idempotency_key", &self.idempotency_key)
             .field("by", &self.by)
             .finish_non_exhaustive()
     }

@@ -213,6 +213,7 @@ impl Scheduler {
             idempotency_key: None,
             run_at: None,
             by: Actor::new(ActorKind::User, "a test"),
+            condition: cueline_store::Precondition::None,
         };
         let triggered = self.store.trigger(&request).await?;
         self.admin.wake_claim();

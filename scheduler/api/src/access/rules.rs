@@ -77,6 +77,7 @@ const RULES: &[Row] = {
         ("GET", "/api/v1/jobs", "job.list", Somewhere(Read)),
         ("POST", "/api/v1/jobs/apply", "job.apply", Somewhere(EditJobs)),
         ("GET", "/api/v1/jobs/{name}", "job.show", In(JobInPath, Read)),
+        ("PUT", "/api/v1/jobs/{name}", "job.apply", Somewhere(EditJobs)),
         ("DELETE", "/api/v1/jobs/{name}", "job.delete", In(JobInPath, EditJobs)),
         ("POST", "/api/v1/jobs/{name}/pause", "job.pause", In(JobInPath, Operate)),
         ("POST", "/api/v1/jobs/{name}/resume", "job.resume", In(JobInPath, Operate)),
@@ -243,8 +244,8 @@ mod tests {
         };
         assert_eq!(find("POST", "/livez"), other("GET,HEAD", true));
         assert_eq!(
-            find("PUT", "/api/v1/jobs/{name}"),
-            other("GET,HEAD,DELETE", false)
+            find("PATCH", "/api/v1/jobs/{name}"),
+            other("GET,HEAD,PUT,DELETE", false)
         );
     }
 }

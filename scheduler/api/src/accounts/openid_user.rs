@@ -124,6 +124,7 @@ async fn create(
             subject: identity.subject.clone(),
         },
         grants: grants.unwrap_or_default(),
+        idempotency_key: None,
     };
     let by = actor(ActorKind::User, &user.name, peer.address);
     if let Err(error) = state.accounts.create_user(&user, &by).await {

@@ -61,6 +61,7 @@ pub(crate) async fn setup(
         display_name: String::new(),
         login: Login::Password(hash),
         grants: vec![Grant::everything()],
+        idempotency_key: None,
     };
     let by = actor(ActorKind::Token, BY, peer.address);
     let created = state.accounts.create_first_user(&user, &by).await;

@@ -15,6 +15,7 @@ use super::MAX_TEXT_BYTES;
 use crate::ApiState;
 use crate::access::{ApiTokenText, Caller, Identity, grants};
 use crate::body::Body;
+use crate::idempotency::IdempotencyKey;
 use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::problem::Problem;
@@ -104,11 +105,13 @@ fn is_own(caller: &Caller, token: &StoredApiToken) -> bool {
     path = "/api/v1/tokens",
     operation_id = "token_create",
     tag = "accounts",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "A second request of the same caller with the same key creates no token."),
+    ),
     request_body = openapi::NewApiToken,
     responses(
         (status = 201, description = "The token with its secret.", body = CreatedApiToken),
-        (status = 404, description = "The owner has just been deleted.", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The most tokens exist, or the owner is disabled.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The most tokens exist, or the owner is disabled. With the type `cueline:already-created`, an earlier request with the same idempotency key has created the token `id`.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The token does not fit.", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -117,6 +120,7 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
+    IdempotencyKey(idempotency_key): IdempotencyKey,
     body: Body,
 ) -> Result<Secret<CreatedApiToken>, Problem> {
     query::none(&uri)?;
@@ -143,6 +147,7 @@ pub(crate) async fn create(
             Identity::Session { secret, .. } => Some(secret.hash()),
             Identity::AdminToken | Identity::Token { .. } => None,
         },
+        idempotency_key,
     };
     state
         .accounts

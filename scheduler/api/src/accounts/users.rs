@@ -7,8 +7,9 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 use cueline_model::{AccessScope, Grant, Right};
-use cueline_store::{ErrorKind, Login, NewUser, StoreError, StoredUser, UserChange};
+use cueline_store::{ErrorKind, Login, NewUser, Revision, StoreError, StoredUser, UserChange};
 
 use super::login::found;
 use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
@@ -16,8 +17,10 @@ use crate::ApiState;
 use crate::access::password::{given_password, new_password, required_new_password};
 use crate::access::{Caller, grants};
 use crate::body::Body;
+use crate::idempotency::IdempotencyKey;
 use crate::namespace::NoNamespace;
 use crate::openapi;
+use crate::preconditions::{IfMatch, IfNoneMatch, Tagged, tagged};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{PasswordSet, UserPage, UserRef, UserView};
@@ -82,11 +85,15 @@ pub(crate) async fn list(
     path = "/api/v1/users",
     operation_id = "user_create",
     tag = "accounts",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "A second request of the same caller with the same key creates no user."),
+    ),
     request_body = openapi::NewUser,
     responses(
-        (status = 201, description = "The user.", body = UserView),
+        (status = 200, description = "An earlier request with the same idempotency key created the user.", body = UserView, headers(("ETag" = String, description = "The version of the user."))),
+        (status = 201, description = "The user.", body = UserView, headers(("ETag" = String, description = "The version of the user."))),
         (status = 409, description = "There is a user with that name, or the most users exist.", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The user does not fit.", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The user does not fit, or the idempotency key was used for another user.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn create(
@@ -94,8 +101,9 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
+    IdempotencyKey(idempotency_key): IdempotencyKey,
     body: Body,
-) -> Result<(StatusCode, Json<UserView>), Problem> {
+) -> Result<(StatusCode, Tagged<UserView>), Problem> {
     query::none(&uri)?;
     let mut fields = body.fields(&["name", "display_name", "password", "grants"]);
     let name = fields.required_text("name", MAX_NAME_BYTES);
@@ -113,10 +121,25 @@ pub(crate) async fn create(
         display_name: display_name.unwrap_or_default(),
         login,
         grants,
+        idempotency_key,
     };
-    state.accounts.create_user(&user, &caller.actor).await?;
-    let user = state.accounts.user(&user.name).await?;
-    Ok((StatusCode::CREATED, Json(user.into())))
+    match state.accounts.create_user(&user, &caller.actor).await {
+        Ok(_) => {
+            let user = state.accounts.user(&user.name).await?;
+            Ok((StatusCode::CREATED, shown(user)))
+        }
+        // The user has no secret that only the first answer has.
+        Err(error) if error.kind() == ErrorKind::AlreadyCreated => {
+            let user = seen(&state, &caller, &user.name).await?;
+            Ok((StatusCode::OK, shown(user)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A user with the tag of the present version.
+fn shown(user: StoredUser) -> Tagged<UserView> {
+    tagged(Revision::from(&user), user.into())
 }
 
 /// A user without grants belongs to no namespace, so only an administrator of all namespaces makes one.
@@ -135,9 +158,11 @@ fn check_grants(caller: &Caller, given: &[Grant]) -> Result<(), Problem> {
     tag = "accounts",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an earlier response."),
     ),
     responses(
-        (status = 200, description = "The user.", body = UserView),
+        (status = 200, description = "The user.", body = UserView, headers(("ETag" = String, description = "The version of the user."))),
+        (status = 304, description = "The user has the version in `If-None-Match`.", headers(("ETag" = String, description = "The version of the user."))),
     )
 )]
 pub(crate) async fn show(
@@ -146,10 +171,11 @@ pub(crate) async fn show(
     _: NoNamespace,
     path: UserPath,
     uri: Uri,
-) -> Result<Json<UserView>, Problem> {
+    if_none_match: IfNoneMatch,
+) -> Result<Response, Problem> {
     query::none(&uri)?;
     let user = seen(&state, &caller, &user_name(path)?).await?;
-    Ok(Json(user.into()))
+    Ok(if_none_match.answer(Revision::from(&user), UserView::from(user)))
 }
 
 /// Changes the fields that are given, at least one.
@@ -160,10 +186,12 @@ pub(crate) async fn show(
     tag = "accounts",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the user."),
     ),
     request_body = openapi::UserChange,
     responses(
-        (status = 200, description = "The user after the change.", body = UserView),
+        (status = 200, description = "The user after the change.", body = UserView, headers(("ETag" = String, description = "The version of the user."))),
+        (status = 412, description = "The user has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The user has another version, or is the last one who may do everything.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The change does not fit.", body = Problem, content_type = "application/problem+json"),
     )
@@ -174,8 +202,9 @@ pub(crate) async fn change(
     _: NoNamespace,
     path: UserPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
     body: Body,
-) -> Result<Json<UserView>, Problem> {
+) -> Result<Tagged<UserView>, Problem> {
     query::none(&uri)?;
     let name = user_name(path)?;
     let mut fields = body.fields(&["display_name", "grants", "enabled", "if_version"]);
@@ -206,12 +235,13 @@ pub(crate) async fn change(
         revoke_tokens: false,
         // The rights were checked for this version.
         if_version: Some(if_version.unwrap_or(user.version)),
+        condition,
     };
     let accounts = &state.accounts;
     accounts
         .change_user(&user.name, &change, &caller.actor)
         .await?;
-    Ok(Json(accounts.user(&user.name).await?.into()))
+    Ok(shown(accounts.user(&user.name).await?))
 }
 
 /// Deletes a user with all sessions and tokens.
@@ -222,9 +252,11 @@ pub(crate) async fn change(
     tag = "accounts",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the user."),
     ),
     responses(
         (status = 200, description = "The user is deleted.", body = UserRef),
+        (status = 412, description = "The user has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The user is the last one who may do everything.", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -234,10 +266,13 @@ pub(crate) async fn delete(
     _: NoNamespace,
     path: UserPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
 ) -> Result<Json<UserRef>, Problem> {
     query::none(&uri)?;
     let user = managed(&state, &caller, &user_name(path)?).await?;
-    let deleted = state.accounts.delete_user(&user.name, &caller.actor);
+    let deleted = state
+        .accounts
+        .delete_user_if(&user.name, &condition, &caller.actor);
     deleted.await?;
     Ok(Json(UserRef { name: user.name }))
 }
@@ -253,10 +288,12 @@ pub(crate) async fn delete(
     description = "All sessions of the user end, and the user's API tokens are revoked unless `keep_tokens` is given. For the own password, the old one is needed too; without it, or with a wrong one, the response is 403.",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
+        ("If-Match" = Option<String>, Header, description = "The `ETag` of the user."),
     ),
     request_body = openapi::NewPassword,
     responses(
-        (status = 200, description = "The password is set.", body = PasswordSet),
+        (status = 200, description = "The password is set.", body = PasswordSet, headers(("ETag" = String, description = "The version of the user."))),
+        (status = 412, description = "The user has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The user has no password to replace, or was changed meanwhile.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The change does not fit.", body = Problem, content_type = "application/problem+json"),
     )
@@ -267,8 +304,9 @@ pub(crate) async fn set_password(
     _: NoNamespace,
     path: UserPath,
     uri: Uri,
+    IfMatch(condition): IfMatch,
     body: Body,
-) -> Result<Json<PasswordSet>, Problem> {
+) -> Result<Tagged<PasswordSet>, Problem> {
     query::none(&uri)?;
     let name = user_name(path)?;
     let named = found(&state, &name).await?;
@@ -295,16 +333,23 @@ pub(crate) async fn set_password(
         // Who had the old password, or a session, may have made some.
         revoke_tokens: !keep_tokens,
         if_version: Some(user.version),
+        condition,
         ..UserChange::default()
     };
     let changed = state
         .accounts
         .change_user(&user.name, &change, &caller.actor)
         .await?;
-    Ok(Json(PasswordSet {
+    let user = StoredUser {
+        version: changed.version,
+        ..user
+    };
+    let revision = Revision::from(&user);
+    let answer = PasswordSet {
         name: user.name,
         tokens_revoked: changed.tokens_revoked,
-    }))
+    };
+    Ok(tagged(revision, answer))
 }
 
 /// The caller, who proves to know the old password. Who has got hold of a session or a token does not.

@@ -32,6 +32,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "properties": {
       "name": {"$ref": "#/components/schemas/GivenName"},
       "id": {"description": "The id of the job; `null` for a job that a dry run would create.", "type": ["integer", "null"], "format": "int64"},
+      "version": {"description": "The version of the job: after the change, or the present one in a dry run. `null` for a job that a dry run would create.", "type": ["integer", "null"], "format": "int64", "minimum": 1},
       "change": {"$ref": "#/components/schemas/Change"}
     }
   },

@@ -40,7 +40,7 @@ described! {
 // Bodies of requests.
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
-    NewUser UserChange NewPassword NewApiToken
+    NewUser UserChange NewPassword NewApiToken JobReplacement
 }
 // Answers with types of other crates.
 described! {
@@ -58,11 +58,24 @@ pub(crate) fn schemas() -> Map<String, Value> {
         answers::SCHEMAS,
     ];
     // The texts are constants, and a test parses each. A text that is no JSON would only leave its schemas out.
-    parts
+    let mut schemas: Map<String, Value> = parts
         .into_iter()
         .filter_map(|text| serde_json::from_str::<Map<String, Value>>(text).ok())
         .flatten()
-        .collect()
+        .collect();
+    if let Some(definition) = schemas.get("JobDefinition").cloned() {
+        schemas.insert("JobReplacement".to_owned(), replacement(definition));
+    }
+    schemas
+}
+
+/// The definition of a job whose name is in the path.
+fn replacement(mut definition: Value) -> Value {
+    definition["description"] = Value::from(
+        "The definition of the job in the path. `name` may be left out; otherwise it is the same.",
+    );
+    definition["required"] = Value::from(vec!["handler"]);
+    definition
 }
 
 #[cfg(test)]
@@ -86,6 +99,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), total);
-        assert_eq!(schemas().len(), total);
+        // One is made from another one.
+        assert_eq!(schemas().len(), total + 1);
     }
 }

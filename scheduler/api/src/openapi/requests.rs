@@ -8,7 +8,12 @@ pub(super) const SCHEMAS: &str = r##"{
     "required": ["jobs"],
     "properties": {
       "jobs": {"description": "The definitions.", "type": "array", "maxItems": 100000, "items": {"$ref": "#/components/schemas/JobDefinition"}},
-      "dry_run": {"description": "Whether to report the changes and change nothing; `false` by default.", "type": ["boolean", "null"]}
+      "dry_run": {"description": "Whether to report the changes and change nothing; `false` by default.", "type": ["boolean", "null"]},
+      "if_versions": {
+        "description": "The version that a job must have, by its name; `null` for a job that must not exist. Other jobs may have any version.",
+        "type": ["object", "null"],
+        "additionalProperties": {"type": ["integer", "null"], "format": "int64", "minimum": 1}
+      }
     },
     "examples": [{"jobs": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}], "dry_run": true}]
   },

@@ -50,6 +50,7 @@ use page::PAGE;
     crate::jobs::list,
     crate::apply::apply,
     crate::jobs::show,
+    crate::put_job::replace,
     crate::jobs::delete,
     crate::jobs::pause,
     crate::jobs::resume,

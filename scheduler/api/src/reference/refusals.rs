@@ -1,4 +1,4 @@
-//! The refusals that follow from a path and its method alone. Annotations declare the others: 409 and 422.
+//! The refusals that follow from a path and its method alone. Annotations declare the others: 409, 412 and 422.
 
 use serde_json::{Map, Value, json};
 
@@ -104,10 +104,11 @@ pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
         ),
         (needs_token(path), &[FORBIDDEN]),
         (LIMITED.contains(&path), &[TOO_MANY]),
-        (path.contains('{'), &[NOT_FOUND]),
+        // A replacement creates what does not exist.
+        (path.contains('{') && method != "put", &[NOT_FOUND]),
         // Requests that may have a body.
         (
-            method == "post" || method == "patch",
+            matches!(method, "post" | "put" | "patch"),
             &[TOO_SLOW, TOO_LARGE, NOT_JSON],
         ),
         // Tokens are in the store, so `/metrics` needs it too.
@@ -172,6 +173,10 @@ mod tests {
         assert_eq!(
             statuses("/api/v1/jobs/apply", "post"),
             [414, 431, 400, 401, 403, 408, 413, 415, 500, 503]
+        );
+        assert_eq!(
+            statuses("/api/v1/jobs/{name}", "put"),
+            [400, 401, 403, 408, 413, 415, 500, 503]
         );
         assert_eq!(
             statuses("/api/v1/login", "post"),

@@ -37,6 +37,11 @@ fn native() -> Value {
     json!({ "native": "x" })
 }
 
+/// A definition without a name.
+fn definition(handler: &Value, group: &str) -> Value {
+    json!({ "group": group, "schedule": { "manual": true }, "handler": handler })
+}
+
 fn dry_run(job: &Value) -> Value {
     json!({ "dry_run": true, "jobs": [job] })
 }
@@ -72,6 +77,9 @@ fn table(run: u64) -> Vec<Row> {
     let get = |path: &str, expected| (Method::GET, format!("/api/v1{path}"), None, expected);
     let post = |path: &str, body: Value, expected| {
         (Method::POST, format!("/api/v1{path}"), Some(body), expected)
+    };
+    let put = |path: &str, body: Value, expected| {
+        (Method::PUT, format!("/api/v1{path}"), Some(body), expected)
     };
     let key = "/worker-keys/a/one/0123456789abcdef";
     // The broker of this test cannot be reached: 503 means that the request was admitted.
@@ -204,7 +212,33 @@ fn table(run: u64) -> Vec<Row> {
             None,
             [404; 7],
         ),
-        (Method::PUT, "/api/v1/jobs/in-a".to_owned(), None, [405; 7]),
+        (
+            Method::PATCH,
+            "/api/v1/jobs/in-a".to_owned(),
+            None,
+            [405; 7],
+        ),
+        // The rights are those of an apply. The first author creates the job.
+        put(
+            "/jobs/replaced",
+            definition(&native(), "a"),
+            [403, 403, 201, 200, 200, 403, 403],
+        ),
+        put(
+            "/jobs/in-a",
+            definition(&shell(), "a"),
+            [403, 403, 403, 200, 403, 403, 403],
+        ),
+        put(
+            "/jobs/in-a",
+            definition(&native(), "a"),
+            [403, 403, 403, 200, 200, 403, 403],
+        ),
+        put(
+            "/jobs/in-b",
+            definition(&native(), "a"),
+            [403, 403, 403, 403, 403, 403, 403],
+        ),
         (Method::GET, "/metrics".to_owned(), None, [403; 7]),
         (Method::GET, "/api/openapi.json".to_owned(), None, [200; 7]),
         (Method::GET, "/api/docs".to_owned(), None, [200; 7]),

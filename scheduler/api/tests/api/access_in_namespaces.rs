@@ -87,6 +87,13 @@ fn table(runs: [u64; 2]) -> Vec<Row> {
             [200, 403],
         ),
         post("/jobs/apply", dry_run, [403; 2], [200, 403]),
+        (
+            Method::PUT,
+            "/jobs/replaced".to_owned(),
+            Some(json!({ "schedule": { "manual": true }, "handler": { "native": "x" } })),
+            [403; 2],
+            [201, 403],
+        ),
         post(
             &format!("/runs/{own}/cancel"),
             json!({}),

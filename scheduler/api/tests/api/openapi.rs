@@ -255,6 +255,7 @@ fn bodies_of_requests_refuse_unknown_fields() {
         "NewApiToken",
         "NewGrant",
         "JobDefinition",
+        "JobReplacement",
     ] {
         let schema = &document["components"]["schemas"][name];
         assert_eq!(schema["additionalProperties"], false, "{name}");

@@ -42,6 +42,8 @@ fn call(line: &str) -> Option<(&'static str, String)> {
     }
     let method = if command.contains("-X DELETE") {
         "delete"
+    } else if command.contains("-X PUT") {
+        "put"
     } else if command.contains("-X POST") || command.contains(" -d ") {
         "post"
     } else {
@@ -99,6 +101,10 @@ async fn answers_of_a_server_fit_the_document() {
     let posts = [
         ("/jobs/apply", apply),
         ("/jobs/apply", json!({ "jobs": [{"name": "a b"}] })),
+        (
+            "/jobs/plain/trigger",
+            json!({ "params": [1], "idempotency_key": "k" }),
+        ),
         (
             "/jobs/plain/trigger",
             json!({ "params": [1], "idempotency_key": "k" }),

@@ -89,6 +89,7 @@ impl TriggerRequests {
             idempotency_key: request.key,
             run_at: request.at,
             by: Actor::new(ActorKind::Message, by),
+            condition: cueline_store::Precondition::None,
         };
         match self.trigger.trigger(&request).await {
             Ok(_) => Ok(Settlement::Ack),

@@ -14,8 +14,8 @@ use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{PendingUse, UseNotes, Used, noted_until};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
-    Accounts, ChangedUser, Login, NewApiToken, NewUser, Principal, SecretHash, StoreError,
-    StoredApiToken, StoredUser, UserChange, UserId,
+    Accounts, ChangedUser, Login, NewApiToken, NewUser, Precondition, Principal, SecretHash,
+    StoreError, StoredApiToken, StoredUser, UserChange, UserId,
 };
 use sqlx::postgres::PgConnection;
 

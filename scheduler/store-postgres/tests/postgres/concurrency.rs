@@ -67,6 +67,7 @@ fn request() -> TriggerRequest {
         idempotency_key: None,
         run_at: None,
         by: Actor::new(ActorKind::User, "a test"),
+        condition: cueline_store::Precondition::None,
     }
 }
 

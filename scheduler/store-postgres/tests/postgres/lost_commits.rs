@@ -42,6 +42,7 @@ async fn trigger(store: &PgStore) -> RunId {
         idempotency_key: Some(NUMBER.fetch_add(1, Ordering::Relaxed).to_string()),
         run_at: None,
         by: Actor::new(ActorKind::User, "a test"),
+        condition: cueline_store::Precondition::None,
     };
     let triggered = answered("a trigger", async || store.trigger(&request).await).await;
     triggered.runs[0]

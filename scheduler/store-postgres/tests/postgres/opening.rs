@@ -207,7 +207,7 @@ async fn an_older_schema_is_refused_where_migration_is_off() {
     refused(
         only_look(&database.url()).await,
         ErrorKind::Broken,
-        "has version 0, this program needs version 1",
+        "has version 0, this program needs version 2",
     );
 }
 
@@ -222,6 +222,7 @@ async fn a_restored_store_has_no_session_and_an_entry_about_it() {
         display_name: String::new(),
         login: Login::None,
         grants: Vec::new(),
+        idempotency_key: None,
     };
     let session = SecretHash([1; 32]);
     let ann = store.create_user(&ann, &by).await.expect("creates");

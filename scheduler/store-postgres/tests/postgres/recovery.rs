@@ -143,6 +143,7 @@ fn ask(key: usize) -> TriggerRequest {
         idempotency_key: Some(key.to_string()),
         run_at: None,
         by: Actor::new(ActorKind::User, "a test"),
+        condition: cueline_store::Precondition::None,
     }
 }
 

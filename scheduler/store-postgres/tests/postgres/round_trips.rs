@@ -179,6 +179,7 @@ async fn a_trigger_takes_four_statements() {
         idempotency_key: None,
         run_at: None,
         by: Actor::new(ActorKind::User, "a test"),
+        condition: cueline_store::Precondition::None,
     };
     let mut before = 0;
     // The first call creates the partitions of the day and reads the definition.

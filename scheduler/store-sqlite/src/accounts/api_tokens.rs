@@ -7,7 +7,7 @@ use cueline_store::adapter::accounts::{
     too_many_tokens,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
-use cueline_store::{NewApiToken, Principal, SecretHash, StoredApiToken, UserId};
+use cueline_store::{NewApiToken, Principal, SecretHash, StoreError, StoredApiToken, UserId};
 use sqlx::{Sqlite, SqliteConnection};
 
 use crate::error::Result;
@@ -39,8 +39,11 @@ const DELETE_ENDED: &str = "
         ORDER BY coalesce(revoked_at, expires_at) DESC, id LIMIT -1 OFFSET ?3)";
 
 const INSERT: &str = "
-    INSERT INTO api_token (id, hash, name, owner_id, grants, created_at, created_by, expires_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+    INSERT INTO api_token (id, hash, name, owner_id, grants, created_at, created_by, expires_at, idempotency_key)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
+
+/// The id of the token that an earlier request with the same key created.
+const CREATED: &str = "SELECT id FROM api_token WHERE created_by = ?1 AND idempotency_key = ?2";
 
 /// The columns of [`TokenUseRow`]. A user of a provider who never logged in has no time of a login, and no token counts.
 pub(crate) const FIND: &str = "
@@ -65,6 +68,7 @@ impl SqliteStore {
         check_new_token(token)?;
         let mut tx = self.db.write().await?;
         let now = self.db.now();
+        refuse_repeated(&mut tx, token, by).await?;
         let owner = match token.owner {
             Some(id) => Some(owner_name(&mut tx, id).await?),
             None => None,
@@ -83,6 +87,7 @@ impl SqliteStore {
             .bind(now.as_millis())
             .bind(without_nul(&by.to_string()))
             .bind(expires_at.map(Timestamp::as_millis))
+            .bind(token.idempotency_key.as_deref())
             .execute(&mut *tx)
             .await?
             .rows_affected();
@@ -161,6 +166,26 @@ impl SqliteStore {
         audit::write(&mut tx, &[token_revoked(&token, by)], now).await?;
         tx.commit().await?;
         Ok(true)
+    }
+}
+
+/// Fails if an earlier request with the same idempotency key created a token.
+async fn refuse_repeated(
+    conn: &mut SqliteConnection,
+    token: &NewApiToken,
+    by: &Actor,
+) -> Result<()> {
+    let Some(key) = &token.idempotency_key else {
+        return Ok(());
+    };
+    let existing: Option<String> = sqlx::query_scalar(CREATED)
+        .bind(without_nul(&by.to_string()))
+        .bind(key)
+        .fetch_optional(conn)
+        .await?;
+    match existing {
+        None => Ok(()),
+        Some(id) => Err(StoreError::already_created("an API token", &id).into()),
     }
 }
 

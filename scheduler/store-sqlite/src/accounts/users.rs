@@ -4,11 +4,13 @@ use cueline_model::{Actor, Timestamp};
 use cueline_store::adapter::accounts::{
     UserRow, check_first_user, check_new_user, check_user_change, grants_text, is_admin,
     last_admin, login_columns, may_be_admin, name_key, no_user, not_first_user, plan_user_change,
-    stored_user, subject_taken, too_many_users, user_changed, user_created, user_deleted,
-    user_exists, user_grants_text,
+    stored_user, subject_taken, too_many_users, user_changed, user_created, user_created_before,
+    user_deleted, user_exists, user_grants_text,
 };
 use cueline_store::adapter::convert::{to_i64, without_nul};
-use cueline_store::{ChangedUser, Login, MAX_USERS, NewUser, StoredUser, UserChange, UserId};
+use cueline_store::{
+    ChangedUser, Login, MAX_USERS, NewUser, Precondition, StoredUser, UserChange, UserId,
+};
 use sqlx::SqliteConnection;
 
 use crate::error::Result;
@@ -45,8 +47,12 @@ const OTHER_ADMIN: &str =
 
 const INSERT: &str = "
     INSERT INTO account_user (name, name_key, display_name, password_hash, issuer, subject, grants, enabled, is_admin,
-        version, created_at, created_by)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, 1, ?9, ?10) RETURNING id";
+        version, created_at, created_by, idempotency_key)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, 1, ?9, ?10, ?11) RETURNING id";
+
+/// The name of the user whom an earlier request with the same key created.
+const CREATED: &str =
+    "SELECT name FROM account_user WHERE created_by = ?1 AND idempotency_key = ?2";
 
 const UPDATE: &str = "
     UPDATE account_user SET display_name = ?2, password_hash = ?3, issuer = ?4, subject = ?5, grants = ?6, enabled = ?7,
@@ -73,6 +79,7 @@ impl SqliteStore {
     pub(crate) async fn create_user(&self, user: &NewUser, by: &Actor) -> Result<UserId> {
         check_new_user(user)?;
         let mut tx = self.db.write().await?;
+        refuse_repeated(&mut tx, user, by).await?;
         let users: i64 = sqlx::query_scalar(COUNT).fetch_one(&mut *tx).await?;
         if users >= to_i64(MAX_USERS) {
             return Err(too_many_users().into());
@@ -138,10 +145,16 @@ impl SqliteStore {
         })
     }
 
-    pub(crate) async fn delete_user(&self, name: &str, by: &Actor) -> Result<()> {
+    pub(crate) async fn delete_user_if(
+        &self,
+        name: &str,
+        condition: &Precondition,
+        by: &Actor,
+    ) -> Result<()> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let user = find(&mut tx, name).await?;
+        condition.require("delete the user", &user.name, Some((&user).into()))?;
         if may_be_admin(&user) {
             require_other_admin(&mut tx, &user).await?;
         }
@@ -188,6 +201,22 @@ async fn find(conn: &mut SqliteConnection, name: &str) -> Result<StoredUser> {
     Ok(stored_user(row)?)
 }
 
+/// Fails if an earlier request with the same idempotency key created a user.
+async fn refuse_repeated(conn: &mut SqliteConnection, user: &NewUser, by: &Actor) -> Result<()> {
+    let Some(key) = &user.idempotency_key else {
+        return Ok(());
+    };
+    let existing: Option<String> = sqlx::query_scalar(CREATED)
+        .bind(without_nul(&by.to_string()))
+        .bind(key)
+        .fetch_optional(conn)
+        .await?;
+    match existing {
+        None => Ok(()),
+        Some(existing) => Err(user_created_before(&user.name, &existing).into()),
+    }
+}
+
 async fn insert(
     conn: &mut SqliteConnection,
     user: &NewUser,
@@ -215,6 +244,7 @@ async fn insert(
         .bind(is_admin(&user.login, &user.grants, true))
         .bind(now.as_millis())
         .bind(without_nul(&by.to_string()))
+        .bind(user.idempotency_key.as_deref())
         .fetch_one(&mut *conn)
         .await?;
     audit::write(conn, &[user_created(user, by)], now).await?;

@@ -164,6 +164,7 @@ async fn a_restored_store_has_no_session_and_an_entry_about_it() {
         display_name: String::new(),
         login: Login::None,
         grants: Vec::new(),
+        idempotency_key: None,
     };
     let session = SecretHash([1; 32]);
     let ann = store.create_user(&ann, &by).await.expect("creates");

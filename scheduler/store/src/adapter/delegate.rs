@@ -15,9 +15,9 @@ macro_rules! with_store_methods {
             write rejoin_node(old: NodeId, name: &str, lease_ms: u64) -> NodeId: "register a node again";
             write renew_lease(node: NodeId, lease_ms: u64) -> bool: "renew a node's lease";
             write release_lease(node: NodeId) -> (): "release a node's lease";
-            write apply_jobs(specs: &[JobSpec], dry_run: bool, by: &Actor) -> Vec<AppliedJob>: "apply jobs";
-            write set_job_enabled(job: &JobName, enabled: bool, by: &Actor) -> JobId: "pause or resume a job";
-            write delete_job(job: &JobName, by: &Actor) -> JobId: "delete a job";
+            write apply_jobs_if(specs: &[JobSpec], conditions: &JobPreconditions, dry_run: bool, by: &Actor) -> Vec<AppliedJob>: "apply jobs";
+            write set_job_enabled_if(job: &JobName, enabled: bool, condition: &Precondition, by: &Actor) -> Revision: "pause or resume a job";
+            write delete_job_if(job: &JobName, condition: &Precondition, by: &Actor) -> JobId: "delete a job";
             read dispatching_attempts(jobs: &[JobId]) -> Vec<AttemptId>: "list attempts that are being published";
             read job(name: &JobName) -> JobSummary: "read a job";
             read definitions(ids: &[JobId]) -> Vec<Arc<Job>>: "read job definitions";

@@ -9,7 +9,7 @@ macro_rules! with_accounts_methods {
             write create_user(user: &NewUser, by: &Actor) -> UserId: "create a user";
             write create_first_user(user: &NewUser, by: &Actor) -> UserId: "create the first user";
             write change_user(name: &str, change: &UserChange, by: &Actor) -> ChangedUser: "change a user";
-            write delete_user(name: &str, by: &Actor) -> (): "delete a user";
+            write delete_user_if(name: &str, condition: &Precondition, by: &Actor) -> (): "delete a user";
             read user(name: &str) -> StoredUser: "read a user";
             read user_by_subject(issuer: &str, subject: &str) -> Option<StoredUser>: "find a user";
             read users(after: Option<&str>, limit: usize) -> Vec<StoredUser>: "list users";

@@ -9,7 +9,13 @@ use super::audit::{job_created, job_updated, stored_actor};
 use super::convert::to_i64;
 use super::definitions::serialize_definition;
 use super::parents::parent_of;
-use crate::{AppliedJob, Change, ErrorKind, NewAuditEntry, StoreError};
+use crate::{
+    AppliedJob, Change, ErrorKind, JobPreconditions, NewAuditEntry, RefusedObject, Revision,
+    StoreError,
+};
+
+/// The version of a new job.
+const FIRST_VERSION: i64 = 1;
 
 /// The columns of a stored job.
 #[derive(Debug)]
@@ -107,6 +113,28 @@ impl ApplyPlan {
         Ok(Self(plan))
     }
 
+    /// Fails if the stored jobs do not meet the conditions of the given definitions.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Precondition`] with each job whose condition is not met.
+    pub fn require(&self, conditions: &JobPreconditions) -> Result<(), StoreError> {
+        let refused: Vec<RefusedObject> = self
+            .0
+            .iter()
+            .filter_map(|(spec, job, _)| {
+                let condition = conditions.get(&spec.name)?;
+                let reason = condition.refusal(job.as_deref().map(Revision::from))?;
+                let name = spec.name.as_str().to_owned();
+                Some(RefusedObject { name, reason })
+            })
+            .collect();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::precondition("apply jobs", refused))
+    }
+
     /// The definitions of jobs to create.
     pub fn new_jobs(&self) -> Vec<&JobSpec> {
         self.0
@@ -179,16 +207,28 @@ impl ApplyPlan {
         jobs
     }
 
-    /// The answer, in the order of the given definitions. `created` has the ids of the new jobs.
-    pub fn into_applied(self, created: &HashMap<JobName, JobId>) -> Vec<AppliedJob> {
+    /// The answer, in the order of the given definitions. `created` has the ids of the new jobs. In a dry run, the versions
+    /// are the present ones.
+    pub fn into_applied(self, created: &HashMap<JobName, JobId>, dry_run: bool) -> Vec<AppliedJob> {
         self.0
             .into_iter()
-            .map(|(spec, job, change)| AppliedJob {
-                id: job
-                    .map(|job| job.id)
-                    .or_else(|| created.get(&spec.name).copied()),
-                name: spec.name,
-                change,
+            .map(|(spec, job, change)| {
+                let (id, version) = match job {
+                    Some(job) if change == Change::Updated && !dry_run => {
+                        (Some(job.id), Some(job.version + 1))
+                    }
+                    Some(job) => (Some(job.id), Some(job.version)),
+                    None => {
+                        let id = created.get(&spec.name).copied();
+                        (id, id.map(|_| FIRST_VERSION))
+                    }
+                };
+                AppliedJob {
+                    name: spec.name,
+                    id,
+                    version,
+                    change,
+                }
             })
             .collect()
     }

@@ -8,7 +8,7 @@ use crate::worker_keys::{
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,
     WorkerKeysPage,
 };
-use crate::{ErrorKind, StoreError};
+use crate::{ErrorKind, MAX_IDEMPOTENCY_KEY_BYTES, StoreError};
 
 /// The number of hexadecimal digits in a token's id.
 const TOKEN_ID_DIGITS: usize = 16;
@@ -97,6 +97,10 @@ pub fn check_new_token(token: &NewEnrolmentToken) -> Result<(), StoreError> {
     }
     if token.executor.is_some() && token.group.is_none() {
         return invalid("executor: its name is unique within a group only; give its group too");
+    }
+    let key_bytes = token.idempotency_key.as_ref().map_or(1, String::len);
+    if !(1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&key_bytes) {
+        return invalid("idempotency_key: give 1 to 255 bytes");
     }
     Ok(())
 }
@@ -472,17 +476,18 @@ mod tests {
             uses: 1,
             valid_ms: None,
             by: Actor::new(ActorKind::User, "me"),
+            idempotency_key: None,
         };
         assert!(check_new_token(&good).is_ok());
-        let mut wrong = [good.clone(), good.clone(), good.clone(), good.clone()];
+        let mut wrong = vec![good.clone(); 5];
+        wrong[4].idempotency_key = Some("k".repeat(MAX_IDEMPOTENCY_KEY_BYTES + 1));
         wrong[0].id = "0123456789ABCDEF".to_owned();
         wrong[1].uses = 0;
         wrong[2].group = None;
         wrong[3].group = Some("team/x".parse().expect("a name"));
-        for (token, field) in wrong
-            .iter()
-            .zip(["id: ", "uses: ", "executor: ", "group: "])
-        {
+        let key = "idempotency_key: ";
+        let fields = ["id: ", "uses: ", "executor: ", "group: ", key];
+        for (token, field) in wrong.iter().zip(fields) {
             let error = check_new_token(token).expect_err("is refused");
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(field), "{error}");

@@ -53,6 +53,7 @@ pub(super) fn user(name: &str) -> NewUser {
         display_name: format!("The user {name}"),
         login: password(name),
         grants: vec![viewer()],
+        idempotency_key: None,
     }
 }
 
@@ -136,6 +137,7 @@ pub(super) fn token(number: u64, owner: Option<UserId>) -> NewApiToken {
         grants: vec![Grant::everything()],
         valid_ms: None,
         session: None,
+        idempotency_key: None,
     }
 }
 

@@ -272,6 +272,7 @@ pub async fn a_user_is_changed_by_version(fixture: &Fixture) {
         enabled: Some(false),
         revoke_tokens: false,
         if_version: Some(1),
+        condition: crate::Precondition::None,
     };
     fixture.clock.advance(1_000);
     assert_eq!(change(&*accounts, "ANN", &all).await, 2);

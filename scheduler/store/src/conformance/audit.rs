@@ -235,6 +235,7 @@ pub async fn changes_of_tokens_and_keys_leave_one_entry(fixture: &Fixture) {
         uses: 3,
         valid_ms: None,
         by: actor("ann"),
+        idempotency_key: None,
     };
     for _ in 0..2 {
         store.create_enrolment_token(&token).await.expect("answers");

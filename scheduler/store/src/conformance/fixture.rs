@@ -380,6 +380,7 @@ pub(super) fn ask(job: &str) -> TriggerRequest {
         idempotency_key: None,
         run_at: None,
         by: actor("a test"),
+        condition: crate::Precondition::None,
     }
 }
 

@@ -17,11 +17,13 @@ pub mod executors;
 pub mod fire_due;
 mod fixture;
 pub mod follow_ups;
+pub mod idempotency;
 pub mod jobs;
 pub mod logs;
 pub mod maintenance;
 pub mod newer_rows;
 pub mod nodes;
+pub mod preconditions;
 pub mod queries;
 pub mod random_calls;
 pub mod reports;
@@ -106,6 +108,11 @@ macro_rules! store_conformance {
                 each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
+            preconditions: one_of_several_editors_of_a_job_wins, one_of_several_changes_of_a_job_wins, a_refused_change_of_a_job_leaves_nothing,
+                a_job_that_is_created_again_has_another_revision, applied_jobs_have_their_versions, one_of_two_editors_of_a_user_wins,
+                a_refused_change_of_a_user_leaves_nothing;
+            idempotency: a_repeated_trigger_is_the_same_request, a_repeated_trigger_needs_no_condition, an_api_token_is_created_once,
+                requests_with_one_key_create_one_token, an_enrolment_token_is_created_once, a_user_is_created_once;
             random_calls: any_sequence_of_calls_keeps_the_invariants;
         }
     };
@@ -152,10 +159,12 @@ mod tests {
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("follow_ups.rs"),
+            include_str!("idempotency.rs"),
             include_str!("jobs.rs"),
             include_str!("logs.rs"),
             include_str!("newer_rows.rs"),
             include_str!("nodes.rs"),
+            include_str!("preconditions.rs"),
             include_str!("queries.rs"),
             include_str!("random_calls.rs"),
             include_str!("triggers.rs"),

@@ -19,6 +19,7 @@ fn token(number: u64, uses: u32) -> NewEnrolmentToken {
         uses,
         valid_ms: None,
         by: actor("ann"),
+        idempotency_key: None,
     }
 }
 

@@ -257,6 +257,7 @@ mod tests {
                 subject: "7".to_owned(),
             },
             grants: Vec::new(),
+            idempotency_key: None,
         };
         let created = user_created(&new, &by());
         assert_eq!(created.before, None);
@@ -279,6 +280,7 @@ mod tests {
             grants: Vec::new(),
             valid_ms: Some(5),
             session: None,
+            idempotency_key: None,
         };
         let at = Timestamp::from_millis(9);
         let created = token_created(&token, Some("ann"), Some(at), &by());

@@ -5,9 +5,9 @@ use cueline_model::Grant;
 use super::is_all_rights;
 use crate::StoreError;
 use crate::accounts::{
-    Login, MAX_DISPLAY_NAME_BYTES, MAX_GRANTS, MAX_ISSUER_BYTES, MAX_LOGIN_NAME_BYTES,
-    MAX_PASSWORD_HASH_BYTES, MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES, NewApiToken, NewUser,
-    UserChange,
+    Login, MAX_DISPLAY_NAME_BYTES, MAX_GRANTS, MAX_IDEMPOTENCY_KEY_BYTES, MAX_ISSUER_BYTES,
+    MAX_LOGIN_NAME_BYTES, MAX_PASSWORD_HASH_BYTES, MAX_SUBJECT_BYTES, MAX_TOKEN_NAME_BYTES,
+    NewApiToken, NewUser, UserChange,
 };
 
 /// The number of hexadecimal digits in a token's id.
@@ -28,7 +28,8 @@ pub fn check_new_user(user: &NewUser) -> Result<(), StoreError> {
     let checked = login_name(&user.name)
         .and_then(|()| display_name(&user.display_name))
         .and_then(|()| login(&user.login))
-        .and_then(|()| grants(&user.grants));
+        .and_then(|()| grants(&user.grants))
+        .and_then(|()| optional(user.idempotency_key.as_deref(), idempotency_key));
     invalid("create a user", checked)
 }
 
@@ -70,7 +71,8 @@ pub fn check_user_change(change: &UserChange) -> Result<(), StoreError> {
 pub fn check_new_token(token: &NewApiToken) -> Result<(), StoreError> {
     let checked = token_id(&token.id)
         .and_then(|()| text("name", &token.name, (1, MAX_TOKEN_NAME_BYTES)))
-        .and_then(|()| grants(&token.grants));
+        .and_then(|()| grants(&token.grants))
+        .and_then(|()| optional(token.idempotency_key.as_deref(), idempotency_key));
     invalid("create an API token", checked)
 }
 
@@ -139,6 +141,10 @@ fn grants(grants: &[Grant]) -> Checked {
     Ok(())
 }
 
+fn idempotency_key(key: &str) -> Checked {
+    text("idempotency_key", key, (1, MAX_IDEMPOTENCY_KEY_BYTES))
+}
+
 fn token_id(id: &str) -> Checked {
     let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     if id.len() == TOKEN_ID_DIGITS && id.chars().all(is_digit) {
@@ -175,6 +181,7 @@ mod tests {
             display_name: String::new(),
             login: Login::Password(PasswordHash(format!("{ARGON2ID}x"))),
             grants: vec![Grant::everything()],
+            idempotency_key: None,
         }
     }
 
@@ -315,14 +322,17 @@ mod tests {
             grants: Vec::new(),
             valid_ms: None,
             session: None,
+            idempotency_key: None,
         };
         assert!(check_new_token(&good).is_ok());
-        let mut wrong = [good.clone(), good.clone(), good.clone(), good.clone()];
+        let mut wrong = vec![good.clone(); 5];
+        wrong[4].idempotency_key = Some("k".repeat(MAX_IDEMPOTENCY_KEY_BYTES + 1));
         wrong[0].id = "0123456789ABCDEF".to_owned();
         wrong[1].name = String::new();
         wrong[2].name = "x".repeat(MAX_TOKEN_NAME_BYTES + 1);
         wrong[3].grants = vec![Grant::everything(); MAX_GRANTS + 1];
-        for (token, field) in wrong.iter().zip(["id: ", "name: ", "name: ", "grants: "]) {
+        let fields = ["id: ", "name: ", "name: ", "grants: ", "idempotency_key: "];
+        for (token, field) in wrong.iter().zip(fields) {
             says(check_new_token(token), field);
         }
     }

@@ -1,5 +1,6 @@
 //! Refusals that depend on stored users, sessions and tokens.
 
+use super::rows::name_key;
 use crate::accounts::{MAX_USERS, UserId};
 use crate::{ErrorKind, StoreError};
 
@@ -47,6 +48,14 @@ pub fn user_exists(name: &str) -> StoreError {
     conflict(format!(
         "failed to create a user: name: there is a user {name:?}; choose another name"
     ))
+}
+
+/// An earlier request with the idempotency key of this one has created the user `existing`: this one, or another.
+pub fn user_created_before(name: &str, existing: &str) -> StoreError {
+    if name_key(name) == name_key(existing) {
+        return StoreError::already_created("a user", existing);
+    }
+    StoreError::key_reused("create a user", &format!("the name {existing:?}"))
 }
 
 /// Another user has the OpenID subject.

@@ -15,7 +15,7 @@ pub use audit_entries::{
 pub use bounds::{check_first_user, check_new_token, check_new_user, check_user_change};
 pub use errors::{
     last_admin, no_enabled_user, no_owner, no_session, no_user, not_first_user, session_exists,
-    subject_taken, token_exists, too_many_tokens, too_many_users, user_exists,
+    subject_taken, token_exists, too_many_tokens, too_many_users, user_created_before, user_exists,
 };
 pub use rows::{
     ApiTokenRow, UserRow, grants_text, login_columns, name_key, stored_api_token, stored_user,
@@ -63,11 +63,14 @@ fn is_all_rights(grant: &Grant) -> bool {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Conflict`] if the user has another version.
+/// [`ErrorKind::Precondition`] if the condition is not met, [`ErrorKind::Conflict`] if the user has another version.
 pub fn plan_user_change(
     before: &StoredUser,
     change: &UserChange,
 ) -> Result<Option<UserUpdate>, StoreError> {
+    change
+        .condition
+        .require("change the user", &before.name, Some(before.into()))?;
     if let Some(wanted) = change.if_version
         && wanted != before.version
     {
@@ -116,6 +119,7 @@ mod tests {
 
     use super::*;
     use crate::accounts::PasswordHash;
+    use crate::{Precondition, Revision};
 
     fn admin() -> StoredUser {
         StoredUser {
@@ -149,6 +153,7 @@ mod tests {
                 enabled: Some(true),
                 revoke_tokens: false,
                 if_version: Some(4),
+                condition: Precondition::Version(4),
             },
         ] {
             assert_eq!(plan_user_change(&admin(), &change).expect("plans"), None);
@@ -164,6 +169,13 @@ mod tests {
         let error = plan_user_change(&admin(), &change).expect_err("is refused");
         assert_eq!(error.kind(), ErrorKind::Conflict);
         assert!(error.to_string().contains("version 4"), "{error}");
+        // A change that would change nothing is refused too.
+        let change = UserChange {
+            condition: Precondition::OneOf(vec![Revision { id: 1, version: 3 }]),
+            ..UserChange::default()
+        };
+        let error = plan_user_change(&admin(), &change).expect_err("is refused");
+        assert_eq!(error.kind(), ErrorKind::Precondition);
     }
 
     #[test]

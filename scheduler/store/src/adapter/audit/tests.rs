@@ -36,6 +36,7 @@ fn an_entry_about_a_token_is_in_the_namespace_of_the_token() {
         uses: 1,
         valid_ms: None,
         by: Actor::new(ActorKind::User, "ann"),
+        idempotency_key: None,
     };
     for (namespace, group) in [
         (None, None),
