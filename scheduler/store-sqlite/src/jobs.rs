@@ -14,6 +14,7 @@ use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
+use crate::namespaces::check_quotas;
 use crate::{SqliteStore, audit, waiting_runs};
 
 const INSERT: &str = "
@@ -113,12 +114,15 @@ impl SqliteStore {
         Ok(plan.into_applied(&created))
     }
 
-    /// Compares definitions with the stored ones, and checks their parents.
+    /// Compares definitions with the stored ones, and checks their parents and the quotas of their namespaces.
     async fn plan(&self, conn: &mut SqliteConnection, specs: &[JobSpec]) -> Result<ApplyPlan> {
         let names = specs.iter().map(|spec| &spec.name);
-        let stored = self.definitions.by_name(conn, names).await?;
+        let stored = self.definitions.by_name(&mut *conn, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
-        self.definitions.check_parents(conn, specs, &stored).await?;
+        self.definitions
+            .check_parents(&mut *conn, specs, &stored)
+            .await?;
+        check_quotas(conn, &plan).await?;
         Ok(plan)
     }
 

@@ -44,6 +44,24 @@ pub trait Planner: Send + Sync {
         let _ = (job, silent);
         false
     }
+
+    /// The quota of waiting runs in the job's namespace. By default there is none.
+    ///
+    /// Within one call of [`Store::fire_due`](crate::Store::fire_due), the runs that it plans for a namespace count as
+    /// well. Fires beyond the quota are written as `skipped`.
+    fn waiting_quota(&self, job: &Job) -> Option<WaitingQuota> {
+        let _ = job;
+        None
+    }
+}
+
+/// How many runs of a namespace may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitingQuota {
+    /// The quota.
+    pub limit: u64,
+    /// The runs that wait already.
+    pub waiting: u64,
 }
 
 /// Which due jobs to fire.

@@ -22,6 +22,7 @@ mod error;
 mod executor;
 mod job;
 mod load;
+mod namespaces;
 mod node;
 mod port;
 mod report;
@@ -47,12 +48,16 @@ pub use counts::{HeldClaims, LiveExecutors, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
-    Planner, SkippedFires, TriggerOutcome, TriggerRequest,
+    Planner, SkippedFires, TriggerOutcome, TriggerRequest, WaitingQuota,
 };
 pub use error::{ErrorKind, StoreError};
 pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
 pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
 pub use load::{OldestQueued, PoolUse};
+pub use namespaces::{
+    MAX_NAMESPACES_WITH_QUOTAS, MAX_QUOTA, NamespaceFilter, NamespaceSummary, Namespaces,
+    QuotaLoad, Quotas,
+};
 pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use report::{AttemptReport, IngestSummary};

@@ -1,6 +1,6 @@
 //! Dead letters and queues. Requests that need a broker are tested with real ones, from the command line (`tests/`).
 
-use cueline_model::Timestamp;
+use cueline_model::{Namespace, Timestamp};
 use cueline_store::NewDeadLetter;
 use reqwest::StatusCode;
 use serde_json::json;
@@ -16,6 +16,7 @@ async fn insert_dead_letter(server: &Server, key: &str, payload: &[u8], origin: 
         at: Timestamp::from_millis(1_800_000_000_000),
         payload: payload.to_vec(),
         origin: origin.map(str::to_owned),
+        namespace: origin.map(|_| Namespace::default()),
     };
     assert_eq!(
         server

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cueline_broker::{Broker, Outgoing, QueueId};
-use cueline_model::{Actor, ExecutorId, OutcomeKind};
+use cueline_model::{Actor, ExecutorId, Namespace, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Activator;
 use cueline_store::adapter::audit::{QueueAction, letters_replayed, queue_changed};
@@ -148,18 +148,22 @@ impl SchedulerAdmin for Admin {
 
     async fn replay_dead_letters(
         &self,
+        namespace: Option<&Namespace>,
         ids: &[i64],
         by: &Actor,
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
-        let letters = self.store.dead_letters_by_id(ids).await?;
+        let mut letters = self.store.dead_letters_by_id(ids).await?;
+        letters.retain(|letter| namespace.is_none() || letter.namespace.as_ref() == namespace);
         let mut replayed = Vec::with_capacity(letters.len());
         let (mut published, mut messages) = (Vec::new(), Vec::new());
+        let mut audited = Vec::new();
         for letter in letters {
             let id = letter.id;
             let target = self.replay_target(&letter).await?;
             match target {
                 Ok(queue) => {
                     published.push(id);
+                    audited.push((id, letter.namespace));
                     messages.push(Outgoing {
                         queue,
                         topic: letter.topic,
@@ -174,7 +178,7 @@ impl SchedulerAdmin for Admin {
                 }),
             }
         }
-        let entries = letters_replayed(by, published.iter().copied());
+        let entries = letters_replayed(by, audited.into_iter());
         self.audit.record(&entries).await?;
         let answers = self
             .broker
@@ -189,7 +193,7 @@ impl SchedulerAdmin for Admin {
             let refused = answer.err().map(|refusal| refusal.to_string());
             replayed.push(ReplayedDeadLetter { id, refused });
         }
-        self.store.delete_dead_letters(&done, by).await?;
+        self.store.delete_dead_letters(namespace, &done, by).await?;
         Ok(replayed)
     }
 }

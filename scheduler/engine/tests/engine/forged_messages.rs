@@ -300,7 +300,7 @@ async fn a_dead_letter_counts_with_the_seal_of_its_queues_executor() {
     let ids: Vec<i64> = letters.iter().map(|l| l.id).collect();
     let admin = attack.engine.admin();
     let replayed = admin
-        .replay_dead_letters(&ids, &actor("a test"))
+        .replay_dead_letters(None, &ids, &actor("a test"))
         .await
         .expect("answers");
     for one in replayed {
@@ -352,7 +352,7 @@ async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
     assert_eq!(origins, [Some("executor default/victim"), None, None]);
     let admin = attack.engine.admin();
     let replayed = admin
-        .replay_dead_letters(&[stored[0].id], &actor("a test"))
+        .replay_dead_letters(None, &[stored[0].id], &actor("a test"))
         .await;
     assert_eq!(replayed.expect("replays")[0].refused, None);
     tick(&mut attack.engine).await;

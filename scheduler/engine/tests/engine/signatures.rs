@@ -211,7 +211,7 @@ async fn a_signed_trigger_that_the_broker_moved_is_replayed_with_its_signature()
     let ids: Vec<i64> = fixture.dead_letters().await.iter().map(|l| l.id).collect();
     let replayed = engine
         .admin()
-        .replay_dead_letters(&ids, &actor("ann"))
+        .replay_dead_letters(None, &ids, &actor("ann"))
         .await;
     let replayed = replayed.expect("answers");
     let done = replayed.iter().filter(|one| one.refused.is_none());

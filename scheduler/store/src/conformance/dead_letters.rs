@@ -12,11 +12,16 @@ fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
         at: super::fixture::START,
         payload: payload.to_vec(),
         origin: None,
+        namespace: None,
     }
 }
 
 async fn all(fixture: &Fixture) -> Vec<DeadLetter> {
-    fixture.store.dead_letters(None, 100).await.expect("reads")
+    fixture
+        .store
+        .dead_letters(None, None, 100)
+        .await
+        .expect("reads")
 }
 
 /// The payload is kept byte by byte.
@@ -49,7 +54,7 @@ pub async fn dead_letters_are_kept(fixture: &Fixture) {
             .harness
             .open()
             .await
-            .dead_letters(None, 9)
+            .dead_letters(None, None, 9)
             .await
             .expect("reads"),
         kept
@@ -100,7 +105,11 @@ pub async fn dead_letters_are_paged(fixture: &Fixture) {
     let mut seen = Vec::new();
     let mut before = None;
     loop {
-        let page = fixture.store.dead_letters(before, 10).await.expect("reads");
+        let page = fixture
+            .store
+            .dead_letters(None, before, 10)
+            .await
+            .expect("reads");
         let Some(last) = page.last() else { break };
         before = Some(last.id);
         seen.extend(page.iter().map(|l| l.topic.clone()));
@@ -132,7 +141,7 @@ pub async fn dead_letters_are_found_and_deleted_by_number(fixture: &Fixture) {
     );
     let gone = fixture
         .store
-        .delete_dead_letters(&[ids[2], ids[1], 999_999], &actor("a test"))
+        .delete_dead_letters(None, &[ids[2], ids[1], 999_999], &actor("a test"))
         .await;
     assert_eq!(gone.expect("deletes"), 2);
     assert_eq!(
