@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cueline_model::{
-    Actor, AttemptId, ExecutorName, Job, JobName, RunId, RunKind, RunState, Shard, Timestamp,
+    Actor, AttemptId, ExecutorName, Job, JobName, Namespace, RunId, RunKind, RunState, Shard,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +123,9 @@ pub struct FiredRuns {
     pub due_jobs: usize,
     /// Whether the limit was reached. If so, more jobs may be due.
     pub limit_reached: bool,
+    /// Namespaces with fires that were skipped because of their [quota of waiting runs](Planner::waiting_quota), and the
+    /// numbers of those fires.
+    pub skipped_by_quota: Vec<(Namespace, u64)>,
 }
 
 /// A run that a node has claimed, with everything that its dispatch needs.

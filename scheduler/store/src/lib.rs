@@ -44,7 +44,7 @@ pub use changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, MissingNumbers, NewRuns, RunBrief,
     RunCursor,
 };
-pub use counts::{HeldClaims, LiveExecutors, SchedulerCounts, TimeDistribution};
+pub use counts::{HeldClaims, LiveExecutors, QuotaRefusals, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,

@@ -30,7 +30,8 @@ use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::reconcile::Reconciler;
 use crate::liveness::registry::Registry;
 use crate::liveness::self_check::SelfCheck;
-use crate::pipeline::manual_trigger::ManualTrigger;
+use crate::pipeline::manual_trigger::{ManualTrigger, TriggerError};
+use crate::quotas::NamespaceQuotas;
 
 use empty_queue::EmptyQueue;
 
@@ -42,6 +43,7 @@ pub(crate) struct Admin {
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) trigger: ManualTrigger,
@@ -71,6 +73,7 @@ impl SchedulerAdmin for Admin {
             held_claims: self.claims.held(),
             executors: LiveExecutors { ready, not_ready },
             clock_offset_ms: self.clock.offset_ms(),
+            quota_refusals: self.quotas.refusals(),
             ..self.counters.scheduler_counts()
         }
     }
@@ -85,9 +88,16 @@ impl SchedulerAdmin for Admin {
         let task = tokio::spawn(async move { trigger.trigger(&request).await });
         let triggered = task.await.unwrap_or_else(|e| {
             self.claims.set_uncertain();
-            Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
+            let error = StoreError::new(ErrorKind::Transient, "failed to trigger a job");
+            Err(error.caused_by(e).into())
         });
-        Ok(triggered?)
+        triggered.map_err(|error| match error {
+            TriggerError::Store(error) => AdminError::Store(error),
+            TriggerError::Quota(refusal) => AdminError::Quota {
+                reason: refusal.reason,
+                retry_after_ms: refusal.retry_after_ms,
+            },
+        })
     }
 
     async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError> {

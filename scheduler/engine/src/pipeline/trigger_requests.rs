@@ -9,7 +9,7 @@ use cueline_protocol::{TriggerRequest as RequestMessage, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ErrorKind, TriggerRequest};
 
-use super::manual_trigger::ManualTrigger;
+use super::manual_trigger::{ManualTrigger, TriggerError};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::queue_consumer::QueueConsumer;
@@ -92,11 +92,17 @@ impl TriggerRequests {
         };
         match self.trigger.trigger(&request).await {
             Ok(_) => Ok(Settlement::Ack),
-            Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
+            Err(TriggerError::Store(e))
+                if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) =>
+            {
                 tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again. Check the database");
                 Ok(Settlement::Retry(RETRY_AFTER))
             }
-            Err(e) => Err(format!("failed to trigger {}: {e}", request.job)),
+            Err(TriggerError::Store(e)) => Err(format!("failed to trigger {}: {e}", request.job)),
+            Err(TriggerError::Quota(refusal)) => Err(format!(
+                "failed to trigger {}: {}",
+                request.job, refusal.reason
+            )),
         }
     }
 

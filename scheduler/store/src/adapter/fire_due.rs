@@ -56,6 +56,8 @@ pub struct PlannedJobs {
     pub advances: Vec<Advance>,
     /// Whether jobs are left, because there were enough runs without them.
     pub jobs_left: bool,
+    /// Namespaces with fires beyond their quota of waiting runs, and the numbers of those fires.
+    pub skipped_by_quota: Vec<(Namespace, u64)>,
 }
 
 /// Plans due jobs, as far as the limits of `request` allow. A job whose definition cannot be read stays due and does
@@ -73,6 +75,7 @@ pub fn plan_due_jobs(
         runs,
         advances,
         jobs_left,
+        skipped_by_quota,
     } = &mut planned_jobs;
     let mut waiting = PlannedWaiting::default();
     for due in due {
@@ -92,7 +95,10 @@ pub fn plan_due_jobs(
         let fire_at = Timestamp::from_millis(due.next_fire_at);
         let mut plan = planner.plan(job, fire_at, now, &candidates);
         if let Some(quota) = planner.waiting_quota(job) {
-            waiting.limit(&mut plan, job, quota, now);
+            let skipped = waiting.limit(&mut plan, job, quota, now);
+            if skipped > 0 {
+                skipped_by_quota.push((job.spec.name.namespace(), skipped));
+            }
         }
         let mut run_count = due.run_count;
         for planned in plan.runs {
@@ -119,8 +125,9 @@ struct PlannedWaiting(HashMap<Namespace, u64>);
 
 impl PlannedWaiting {
     /// Replaces the fires of a plan that are beyond the quota with one `skipped` run, so that the ledger stays whole (G1).
-    /// The shards of a fire are kept or skipped together. The plan has its fires in the order of their fire times.
-    fn limit(&mut self, plan: &mut Plan, job: &Job, quota: WaitingQuota, now: Timestamp) {
+    /// The shards of a fire are kept or skipped together. The plan has its fires in the order of their fire times. Returns
+    /// the number of skipped fires.
+    fn limit(&mut self, plan: &mut Plan, job: &Job, quota: WaitingQuota, now: Timestamp) -> u64 {
         let namespace = job.spec.name.namespace();
         let planned = self.0.entry(namespace.clone()).or_default();
         let mut room = quota
@@ -138,7 +145,7 @@ impl PlannedWaiting {
         }
         let beyond = plan.runs.split_off(kept);
         let (Some(first), Some(last)) = (beyond.first(), beyond.last()) else {
-            return;
+            return 0;
         };
         let (since, fire_at) = (first.fire_at, last.fire_at);
         let count = beyond.chunk_by(|a, b| a.fire_at == b.fire_at).count() as u64;
@@ -160,6 +167,7 @@ impl PlannedWaiting {
             // No run is left whose end would set it.
             plan.next_fire = job.spec.next_fire(now);
         }
+        count
     }
 }
 
@@ -220,7 +228,7 @@ mod tests {
             waiting: 5,
         };
         let mut plan = plan_of(&[1, 2, 3, 4]);
-        waiting.limit(&mut plan, &job, quota, at(9));
+        assert_eq!(waiting.limit(&mut plan, &job, quota, at(9)), 2);
         // Five may wait further: two whole fires.
         assert_eq!(plan.runs.len(), 5);
         assert!(plan.runs[..4].iter().all(|run| run.skipped.is_none()));
@@ -234,7 +242,7 @@ mod tests {
         );
         // The runs of the call count: there is room for one run, and none for a fire of two.
         let mut plan = plan_of(&[7]);
-        waiting.limit(&mut plan, &job, quota, at(9));
+        assert_eq!(waiting.limit(&mut plan, &job, quota, at(9)), 1);
         assert_eq!(plan.runs.len(), 1);
         assert!(plan.runs[0].skipped.is_some());
         assert_eq!(plan.next_fire, None);
@@ -260,7 +268,8 @@ mod tests {
             waiting: 0,
         };
         let mut plan = plan_of(&[1, 2]);
-        PlannedWaiting::default().limit(&mut plan, &job, quota, at(9));
+        let skipped = PlannedWaiting::default().limit(&mut plan, &job, quota, at(9));
+        assert_eq!(skipped, 0);
         assert_eq!(plan, plan_of(&[1, 2]));
     }
 }
