@@ -244,6 +244,7 @@ pub(crate) async fn resume(
         (status = 202, description = "The runs are created.", body = openapi::Triggered),
         (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The request does not fit the job.", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "A quota of the namespace is reached.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn trigger(

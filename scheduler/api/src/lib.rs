@@ -23,6 +23,7 @@ mod preview;
 mod problem;
 mod query;
 mod queues;
+mod quotas;
 mod random;
 mod reference;
 mod runs;
@@ -217,6 +218,11 @@ pub fn router(state: ApiState) -> Router {
         .route(
             "/worker-keys/{group}/{executor}/{key}/allow",
             post(worker_keys::allow),
+        )
+        .route("/namespaces", get(quotas::list))
+        .route(
+            "/quota",
+            get(quotas::show).put(quotas::set).delete(quotas::delete),
         )
         .route("/audit", get(audit::list))
         .route("/events", get(events::changes))

@@ -39,7 +39,7 @@ described! {
 // Bodies of requests.
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
-    NewUser UserChange NewPassword NewApiToken
+    NewUser UserChange NewPassword NewApiToken NewQuotas
 }
 // Answers with types of other crates.
 described! {

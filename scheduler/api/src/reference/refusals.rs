@@ -86,7 +86,7 @@ pub(super) fn of(path: &str, method: &str) -> Vec<Refusal> {
         (path.contains('{'), &[NOT_FOUND]),
         // Requests that may have a body.
         (
-            method == "post" || method == "patch",
+            matches!(method, "post" | "put" | "patch"),
             &[TOO_SLOW, TOO_LARGE, NOT_JSON],
         ),
         (
@@ -160,6 +160,10 @@ mod tests {
         assert_eq!(
             statuses("/api/v1/users/{name}", "patch"),
             [400, 401, 403, 404, 408, 413, 415, 500, 503]
+        );
+        assert_eq!(
+            statuses("/api/v1/quota", "put"),
+            [400, 401, 403, 408, 413, 415, 500, 503]
         );
     }
 
