@@ -16,6 +16,7 @@ use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
+use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
 use crate::watch::WatchArgs;
@@ -58,6 +59,9 @@ pub(crate) enum Command {
     /// List, show, replay and delete dead letters: messages that could not be processed
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// List namespaces; show and set their quotas
+    #[command(subcommand)]
+    Namespace(NamespaceCommand),
     /// Show who changed what
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -376,6 +380,8 @@ pub(crate) enum DlqCommand {
 /// `cueline dlq list`
 #[derive(Debug, Args)]
 pub(crate) struct DeadListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
     /// Only dead letters with lower numbers, for the next page
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) before: Option<i64>,
@@ -387,6 +393,8 @@ pub(crate) struct DeadListArgs {
 /// One dead letter.
 #[derive(Debug, Args)]
 pub(crate) struct DeadArg {
+    #[command(flatten)]
+    pub(crate) namespaces: AllNamespaces,
     /// Its number
     #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) id: i64,
@@ -395,6 +403,8 @@ pub(crate) struct DeadArg {
 /// Some dead letters, or all.
 #[derive(Debug, Args)]
 pub(crate) struct DeadArgs {
+    #[command(flatten)]
+    pub(crate) namespaces: AllNamespaces,
     /// Their numbers
     #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) ids: Vec<i64>,

@@ -18,6 +18,7 @@ mod openapi;
 mod openapi_answers;
 mod openid;
 mod openid_provider;
+mod quotas;
 mod raw;
 mod refusals;
 mod server;
