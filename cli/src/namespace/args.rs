@@ -20,7 +20,7 @@ pub(crate) enum NamespaceCommand {
 pub(crate) struct NamespaceArg {
     /// The namespace
     #[arg(value_name = "NAMESPACE")]
-    pub(crate) namespace: Namespace,
+    pub(crate) name: Namespace,
 }
 
 /// `cueline namespace quota`
@@ -28,7 +28,7 @@ pub(crate) struct NamespaceArg {
 pub(crate) struct QuotaArgs {
     /// The namespace
     #[arg(value_name = "NAMESPACE")]
-    pub(crate) namespace: Namespace,
+    pub(crate) name: Namespace,
     /// The most jobs; none for no limit
     #[arg(long, value_name = "N", value_parser = limit)]
     pub(crate) max_jobs: Option<Limit>,
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_quota_is_a_number_or_none() {
         let args = quota(&["--max-jobs", "0", "--max-waiting-runs", "none"]).expect("fits");
-        assert_eq!(args.namespace.as_str(), "team-a");
+        assert_eq!(args.name.as_str(), "team-a");
         assert_eq!(args.max_jobs, Some(Limit::Most(0)));
         assert_eq!(args.max_waiting_runs, Some(Limit::None));
         assert_eq!(args.max_triggers_per_minute, None);

@@ -6,7 +6,7 @@ use cueline_api::view::{NamespacePage, QuotaPage};
 use cueline_model::Namespace;
 use serde_json::{Value, json};
 
-use self::args::{NamespaceCommand, QuotaArgs};
+use self::args::{Limit, NamespaceCommand, QuotaArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::output::{Out, Paint, cell};
@@ -21,7 +21,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: NamespaceCommand) -> Resul
     match command {
         NamespaceCommand::List => list(api, out).await,
         NamespaceCommand::Show(arg) => {
-            let answer = of(api, &arg.namespace).get(&["quota"], &[]).await?;
+            let answer = of(api, &arg.name).get(&["quota"], &[]).await?;
             print(out, answer)
         }
         NamespaceCommand::Quota(args) => quota(api, out, &args).await,
@@ -90,7 +90,7 @@ fn limit(quota: Option<u64>) -> String {
 }
 
 async fn quota(api: &Api, out: Out, args: &QuotaArgs) -> Result<(), Failure> {
-    let api = of(api, &args.namespace);
+    let api = of(api, &args.name);
     if args.delete {
         return print(out, api.delete(&["quota"]).await?);
     }
@@ -106,7 +106,7 @@ async fn quota(api: &Api, out: Out, args: &QuotaArgs) -> Result<(), Failure> {
 /// The whole quotas. The version keeps a change that another administrator makes at the same time.
 fn request(args: &QuotaArgs, present: &QuotaPage) -> Value {
     let quotas = present.quotas;
-    let wanted = |given: Option<args::Limit>, present| given.map_or(present, args::Limit::value);
+    let wanted = |given: Option<Limit>, present| given.map_or(present, Limit::value);
     json!({
         "max_jobs": wanted(args.max_jobs, quotas.max_jobs),
         "max_waiting_runs": wanted(args.max_waiting_runs, quotas.max_waiting_runs),
@@ -132,7 +132,6 @@ fn print(out: Out, answer: Value) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::args::Limit;
     use super::*;
 
     #[test]
@@ -143,7 +142,7 @@ mod tests {
         }))
         .expect("an answer");
         let args = QuotaArgs {
-            namespace: "team-a".parse().expect("a namespace"),
+            name: "team-a".parse().expect("a namespace"),
             max_jobs: Some(Limit::None),
             max_waiting_runs: None,
             max_triggers_per_minute: Some(Limit::Most(60)),
