@@ -1,14 +1,64 @@
 //! `cueline dlq …`
 
+use clap::{Args, Subcommand};
 use cueline_api::view::{Count, DeadPage, DeadView, ReplayedDead};
 use cueline_model::Namespace;
 use serde_json::{Value, json};
 
-use crate::args::{DeadArg, DeadArgs, DeadListArgs, DlqCommand};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
+
+/// `cueline dlq …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqCommand {
+    /// List dead letters, newest first
+    List(DeadListArgs),
+    /// Show one dead letter with its whole message
+    Show(DeadArg),
+    /// Publish dead letters to their queues again
+    Replay(DeadArgs),
+    /// Delete dead letters
+    Delete(DeadArgs),
+}
+
+/// `cueline dlq list`
+#[derive(Debug, Args)]
+pub(crate) struct DeadListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    /// Only dead letters with lower numbers, for the next page
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) before: Option<i64>,
+    /// At most N
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) limit: u32,
+}
+
+/// One dead letter.
+#[derive(Debug, Args)]
+pub(crate) struct DeadArg {
+    #[command(flatten)]
+    pub(crate) namespaces: AllNamespaces,
+    /// Its number
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) id: i64,
+}
+
+/// Some dead letters, or all.
+#[derive(Debug, Args)]
+pub(crate) struct DeadArgs {
+    #[command(flatten)]
+    pub(crate) namespaces: AllNamespaces,
+    /// Their numbers
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) ids: Vec<i64>,
+    /// All of them, up to a thousand at a time
+    #[arg(long)]
+    pub(crate) all: bool,
+}
 
 pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), Failure> {
     match command {

@@ -119,7 +119,9 @@ async fn a_namespace_has_its_own_dead_letters() {
         let answer = server.get(&format!("{team}/dead/{other}")).await;
         let unknown = server.get(&format!("{team}/dead/999")).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{answer:?}");
-        let text = answer.text.replace(&format!("letter {other}"), "letter 999");
+        let text = answer
+            .text
+            .replace(&format!("letter {other}"), "letter 999");
         assert_eq!(text, unknown.text);
     }
     // By number and by `all`, only the letters of the namespace are deleted.
