@@ -12,11 +12,13 @@ use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
+use crate::dlq::DlqCommand;
 use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
+use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
 use crate::watch::WatchArgs;
@@ -59,6 +61,9 @@ pub(crate) enum Command {
     /// List, show, replay and delete dead letters: messages that could not be processed
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// List namespaces; show and set their quotas
+    #[command(subcommand)]
+    Namespace(NamespaceCommand),
     /// Show who changed what
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -359,49 +364,6 @@ pub(crate) struct ExecutorArg {
     /// Its group
     #[arg(long, value_name = "GROUP", default_value = "default")]
     pub(crate) group: GroupName,
-}
-
-/// `cueline dlq …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum DlqCommand {
-    /// List dead letters, newest first
-    List(DeadListArgs),
-    /// Show one dead letter with its whole message
-    Show(DeadArg),
-    /// Publish dead letters to their queues again
-    Replay(DeadArgs),
-    /// Delete dead letters
-    Delete(DeadArgs),
-}
-
-/// `cueline dlq list`
-#[derive(Debug, Args)]
-pub(crate) struct DeadListArgs {
-    /// Only dead letters with lower numbers, for the next page
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) before: Option<i64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
-}
-
-/// One dead letter.
-#[derive(Debug, Args)]
-pub(crate) struct DeadArg {
-    /// Its number
-    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) id: i64,
-}
-
-/// Some dead letters, or all.
-#[derive(Debug, Args)]
-pub(crate) struct DeadArgs {
-    /// Their numbers
-    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) ids: Vec<i64>,
-    /// All of them, up to a thousand at a time
-    #[arg(long)]
-    pub(crate) all: bool,
 }
 
 /// `cueline import …`

@@ -220,6 +220,11 @@ impl Api {
         }
     }
 
+    /// Sends a PUT request with a body.
+    pub(crate) async fn put(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.ask(Method::PUT, path, &[], Some(body)).await
+    }
+
     /// Sends a PATCH request with a body.
     pub(crate) async fn patch(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
         self.ask(Method::PATCH, path, &[], Some(body)).await

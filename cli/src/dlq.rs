@@ -1,18 +1,69 @@
 //! `cueline dlq …`
 
+use clap::{Args, Subcommand};
 use cueline_api::view::{Count, DeadPage, DeadView, ReplayedDead};
+use cueline_model::Namespace;
 use serde_json::{Value, json};
 
-use crate::args::{DeadArgs, DeadListArgs, DlqCommand};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
+
+/// `cueline dlq …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqCommand {
+    /// List dead letters, newest first
+    List(DeadListArgs),
+    /// Show one dead letter with its whole message
+    Show(DeadArg),
+    /// Publish dead letters to their queues again
+    Replay(DeadArgs),
+    /// Delete dead letters
+    Delete(DeadArgs),
+}
+
+/// `cueline dlq list`
+#[derive(Debug, Args)]
+pub(crate) struct DeadListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    /// Only dead letters with lower numbers, for the next page
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) before: Option<i64>,
+    /// At most N
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) limit: u32,
+}
+
+/// One dead letter.
+#[derive(Debug, Args)]
+pub(crate) struct DeadArg {
+    #[command(flatten)]
+    pub(crate) namespaces: AllNamespaces,
+    /// Its number
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) id: i64,
+}
+
+/// Some dead letters, or all.
+#[derive(Debug, Args)]
+pub(crate) struct DeadArgs {
+    #[command(flatten)]
+    pub(crate) namespaces: AllNamespaces,
+    /// Their numbers
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) ids: Vec<i64>,
+    /// All of them, up to a thousand at a time
+    #[arg(long)]
+    pub(crate) all: bool,
+}
 
 pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), Failure> {
     match command {
         DlqCommand::List(args) => list(api, out, &args).await,
-        DlqCommand::Show(arg) => show(api, out, arg.id).await,
+        DlqCommand::Show(arg) => show(api, out, &arg).await,
         DlqCommand::Replay(args) => replay(api, out, &args).await,
         DlqCommand::Delete(args) => delete(api, out, &args).await,
     }
@@ -21,20 +72,23 @@ pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), 
 async fn list(api: &Api, out: Out, args: &DeadListArgs) -> Result<(), Failure> {
     let mut query = vec![("limit", args.limit.to_string())];
     query.extend(args.before.iter().map(|id| ("before", id.to_string())));
-    let answer = api.get(&["dead"], &query).await?;
+    let answer = api.list(&["dead"], &query, args.all).await?;
     if out.is_json() {
         return out.json(&answer);
     }
     let page: DeadPage = read(answer)?;
-    let mut table = out.table(&["ID", "WHEN", "QUEUE", "TOPIC", "REASON"]);
+    let headings = vec!["ID", "WHEN", "QUEUE", "TOPIC", "REASON"];
+    let mut table = out.table(&args.all.column("NAMESPACE", headings));
     for letter in &page.letters {
-        table.add_row(vec![
+        let namespace = letter.namespace.as_ref().map_or("-", Namespace::as_str);
+        let cells = vec![
             cell(letter.id.to_string(), None),
             cell(human::relative(letter.at, page.now), None),
             cell(letter.queue.clone(), None),
             cell(human::one_line(&letter.topic, 40), None),
             cell(human::one_line(&letter.reason, 100), None),
-        ]);
+        ];
+        table.add_row(args.all.column(cell(namespace.to_owned(), None), cells));
     }
     out.print_table(&table, "there are no dead letters")?;
     match page.next {
@@ -43,8 +97,9 @@ async fn list(api: &Api, out: Out, args: &DeadListArgs) -> Result<(), Failure> {
     }
 }
 
-async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
-    let answer = api.get(&["dead", &id.to_string()], &[]).await?;
+async fn show(api: &Api, out: Out, arg: &DeadArg) -> Result<(), Failure> {
+    let id = arg.id.to_string();
+    let answer = api.list(&["dead", &id], &[], arg.namespaces).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -69,17 +124,28 @@ async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {
 }
 
 fn chosen(args: &DeadArgs) -> Result<Value, Failure> {
+    let all_namespaces = args.namespaces.all_namespaces;
     match (args.all, args.ids.is_empty()) {
-        (true, true) => Ok(json!({ "all": true })),
-        (false, false) => Ok(json!({ "ids": args.ids })),
+        (true, true) => Ok(json!({ "all": true, "all_namespaces": all_namespaces })),
+        (false, false) => Ok(json!({ "ids": args.ids, "all_namespaces": all_namespaces })),
         _ => Err(Failure::bad_input(
             "give either the numbers of dead letters, or --all",
         )),
     }
 }
 
+/// Sends a request about chosen letters.
+async fn send(api: &Api, verb: &str, args: &DeadArgs) -> Result<Value, Failure> {
+    let body = chosen(args)?;
+    let path = ["dead", verb];
+    if args.namespaces.all_namespaces {
+        return api.in_no_namespace().post(&path, &body).await;
+    }
+    api.post(&path, &body).await
+}
+
 async fn replay(api: &Api, out: Out, args: &DeadArgs) -> Result<(), Failure> {
-    let answer = api.post(&["dead", "replay"], &chosen(args)?).await?;
+    let answer = send(api, "replay", args).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -93,7 +159,7 @@ async fn replay(api: &Api, out: Out, args: &DeadArgs) -> Result<(), Failure> {
 }
 
 async fn delete(api: &Api, out: Out, args: &DeadArgs) -> Result<(), Failure> {
-    let answer = api.post(&["dead", "delete"], &chosen(args)?).await?;
+    let answer = send(api, "delete", args).await?;
     if out.is_json() {
         return out.json(&answer);
     }

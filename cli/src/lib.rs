@@ -33,6 +33,7 @@ mod jobfile;
 mod keys;
 mod login;
 mod migrate;
+mod namespace;
 mod namespaces;
 mod output;
 mod progress;
@@ -173,8 +174,8 @@ fn refuse_other_server(matches: &ArgMatches) -> Option<Failure> {
     })
 }
 
-/// Commands about what belongs to no namespace. They ignore the namespace of a variable or a context.
-const OF_NO_NAMESPACE: [&str; 6] = ["dlq", "logout", "setup", "token", "user", "whoami"];
+/// Commands about what belongs to no namespace, and the one whose arguments name it. They ignore the namespace of a variable or a context.
+const OF_NO_NAMESPACE: [&str; 6] = ["logout", "namespace", "setup", "token", "user", "whoami"];
 
 /// Refuses a namespace in the command line of a command that would not be limited to it.
 fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
@@ -183,7 +184,7 @@ fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
         && matches.value_source("namespace") == Some(ValueSource::CommandLine);
     is_given.then(|| {
         Failure::bad_input(format!(
-            "--namespace has no effect on `cueline {name}`, which is about what belongs to no namespace; leave it out"
+            "--namespace has no effect on `cueline {name}`, which is about what belongs to no namespace, or names it as an argument; leave it out"
         ))
     })
 }
@@ -198,7 +199,8 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
         Command::Events(args) => events::run(&api()?, out, &args).await,
         Command::Queue(command) => queue::run(&api()?, out, command).await,
-        Command::Dlq(command) => dlq::run(&in_no_namespace(api)?, out, command).await,
+        Command::Dlq(command) => dlq::run(&api()?, out, command).await,
+        Command::Namespace(command) => namespace::run(&in_no_namespace(api)?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(ImportCommand::Crontab(args)) => {
             crontab::run(&cli.server, out, &args).await

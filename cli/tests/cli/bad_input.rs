@@ -59,8 +59,16 @@ fn wrong_arguments_are_named() {
         (&["import", "crontab", ".", "--dry-run"], &["not a file"]),
         (&["job", "list", "--watch", "0"], &["1..=86400"]),
         (
-            &["dlq", "delete", "--all", "--namespace", "team-a"],
-            &["--namespace", "cueline dlq", "no namespace"],
+            &["user", "list", "--namespace", "team-a"],
+            &["--namespace", "cueline user", "no namespace"],
+        ),
+        (
+            &["namespace", "quota", "team-a", "--max-jobs", "many"],
+            &["--max-jobs", "none for no limit"],
+        ),
+        (
+            &["namespace", "quota", "team-a"],
+            &["--max-jobs", "--delete"],
         ),
         (
             &["--namespace", "a", "login", "http://127.0.0.1:9"],

@@ -383,7 +383,11 @@ fn what_belongs_to_no_namespace_is_asked_for_without_that_of_the_context() {
         (&["whoami"][..], "/api/v1/session"),
         (&["user", "list", "-o", "json"], "/api/v1/users"),
         (&["token", "list", "-o", "json"], "/api/v1/tokens"),
-        (&["dlq", "list", "-o", "json"], "/api/v1/dead"),
+        (&["dlq", "list", "-A", "-o", "json"], "/api/v1/dead"),
+        (
+            &["namespace", "show", "team-a", "-o", "json"],
+            "/api/v1/namespaces/team-a/quota",
+        ),
         (&["logout"], "/api/v1/tokens/0123456789abcdef"),
     ] {
         assert_eq!(path_of(&home, &server, args, Some("ops")), expected);

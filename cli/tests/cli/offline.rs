@@ -16,6 +16,7 @@ fn the_help_names_every_command() {
         "executor",
         "queue",
         "dlq",
+        "namespace",
         "audit",
         "import",
         "cron",

@@ -4,12 +4,13 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
+use cueline_model::{AccessScope, Namespace, Right};
 use serde_json::Value;
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields, a_kind};
-use crate::namespace::NoNamespace;
+use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
@@ -27,6 +28,7 @@ const MAX_AT_ONCE: usize = 1_000;
     params(
         ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether letters of all namespaces and of none are listed."),
     ),
     responses(
         (status = 200, description = "A page of dead letters, newest first.", body = DeadPage),
@@ -34,17 +36,23 @@ const MAX_AT_ONCE: usize = 1_000;
 )]
 pub(crate) async fn list(
     State(state): State<ApiState>,
-    _: NoNamespace,
+    Extension(caller): Extension<Caller>,
+    namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<DeadPage>, Problem> {
-    let mut params = Params::of(&uri, &["before", "limit"]);
+    let mut params = Params::of(&uri, &["before", "limit", ALL]);
+    let listed = namespace.listed(&mut params);
     let before = params.parsed("before", |text| {
         text.parse::<i64>()
             .map_err(|_| format!("{text:?} is not a dead letter's number"))
     });
     let limit = params.limit(100);
     params.finish()?;
-    let letters = state.store.dead_letters(before, limit).await?;
+    require(&caller, Right::Read, listed.as_ref())?;
+    let letters = state
+        .store
+        .dead_letters(listed.as_ref(), before, limit)
+        .await?;
     let now = state.store.now().await?;
     let next = letters
         .last()
@@ -52,6 +60,14 @@ pub(crate) async fn list(
         .map(|l| l.id);
     let letters = letters.into_iter().map(DeadView::from).collect();
     Ok(Json(DeadPage { letters, next, now }))
+}
+
+/// Refuses a request about the letters of the namespace, or about those of all namespaces and of none.
+fn require(caller: &Caller, right: Right, listed: Option<&Namespace>) -> Result<(), Problem> {
+    let scope = listed
+        .cloned()
+        .map_or(AccessScope::Cluster, AccessScope::Namespace);
+    caller.require(right, &scope)
 }
 
 /// Shows one dead letter.
@@ -62,6 +78,7 @@ pub(crate) async fn list(
     tag = "dead letters",
     params(
         ("id" = openapi::LetterNumber, Path, description = "The number of the dead letter."),
+        ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether it may be of any namespace, or of none."),
     ),
     responses(
         (status = 200, description = "The dead letter.", body = DeadView),
@@ -69,37 +86,60 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,
-    _: NoNamespace,
+    Extension(caller): Extension<Caller>,
+    namespace: InNamespace,
     path: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Json<DeadView>, Problem> {
-    query::none(&uri)?;
+    let mut params = Params::of(&uri, &[ALL]);
+    let listed = namespace.listed(&mut params);
+    params.finish()?;
+    require(&caller, Right::Read, listed.as_ref())?;
     let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
     let id: i64 = text.parse().map_err(|_| {
         let message = format!("{text:?} is not a dead letter's number");
         Problem::malformed_fields(vec![FieldProblem::new("id", message)])
     })?;
     let found = state.store.dead_letters_by_id(&[id]).await?;
-    let letter = found.into_iter().next();
+    let letter = found
+        .into_iter()
+        .find(|letter| listed.is_none() || letter.namespace == listed);
     letter
         .map(|letter| Json(DeadView::from(letter)))
         .ok_or_else(|| Problem::not_found(format!("there is no dead letter {id}")))
 }
 
-/// The dead letters that a request selects by `ids` or `all`, at most a thousand.
-async fn chosen(state: &ApiState, body: Body) -> Result<Vec<i64>, Problem> {
-    let mut fields = body.fields(&["ids", "all"]);
+/// The dead letters that a request selects by `ids` or `all`, at most a thousand, and the namespace that they have to be of.
+/// Without a namespace, the caller has the right in all of them.
+async fn chosen(
+    state: &ApiState,
+    caller: &Caller,
+    InNamespace(namespace): InNamespace,
+    body: Body,
+) -> Result<(Option<Namespace>, Vec<i64>), Problem> {
+    let mut fields = body.fields(&["ids", "all", ALL]);
+    let all_namespaces = fields.flag(ALL);
+    if all_namespaces && !namespace.is_default() {
+        let message = format!("not possible under /namespaces/{namespace}; leave that out");
+        fields.record(ALL, message);
+    }
+    let of = (!all_namespaces).then_some(namespace);
     let all = fields.flag("all");
     let ids = ids(&mut fields);
     if all == ids.is_some() {
         fields.record("ids", "give either ids, a list of numbers, or all: true");
     }
     fields.finish()?;
+    require(caller, Right::Operate, of.as_ref())?;
     if let Some(ids) = ids {
-        return Ok(ids);
+        return Ok((of, ids));
     }
-    let page = state.store.dead_letters(None, MAX_AT_ONCE).await?;
-    Ok(page.into_iter().rev().map(|l| l.id).collect())
+    let page = state
+        .store
+        .dead_letters(of.as_ref(), None, MAX_AT_ONCE)
+        .await?;
+    let ids = page.into_iter().rev().map(|l| l.id).collect();
+    Ok((of, ids))
 }
 
 fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
@@ -146,13 +186,16 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
 pub(crate) async fn replay(
     State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
-    _: NoNamespace,
+    namespace: InNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<ReplayedDead>, Problem> {
     query::none(&uri)?;
-    let ids = chosen(&state, body).await?;
-    let letters = state.admin.replay_dead_letters(&ids, &caller.actor).await?;
+    let (of, ids) = chosen(&state, &caller, namespace, body).await?;
+    let letters = state
+        .admin
+        .replay_dead_letters(of.as_ref(), &ids, &caller.actor)
+        .await?;
     let done = letters.iter().filter(|l| l.refused.is_none()).count() as u64;
     Ok(Json(ReplayedDead {
         count: done,
@@ -174,12 +217,15 @@ pub(crate) async fn replay(
 pub(crate) async fn delete(
     State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
-    _: NoNamespace,
+    namespace: InNamespace,
     uri: Uri,
     body: Body,
 ) -> Result<Json<Count>, Problem> {
     query::none(&uri)?;
-    let ids = chosen(&state, body).await?;
-    let count = state.store.delete_dead_letters(&ids, &caller.actor).await?;
+    let (of, ids) = chosen(&state, &caller, namespace, body).await?;
+    let count = state
+        .store
+        .delete_dead_letters(of.as_ref(), &ids, &caller.actor)
+        .await?;
     Ok(Json(Count { count }))
 }

@@ -267,6 +267,7 @@ pub(crate) async fn resume(
         (status = 409, description = "The present state forbids the change.", body = Problem, content_type = "application/problem+json"),
         (status = 412, description = "The job has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The request does not fit the job, or the idempotency key was used with other parameters.", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "A quota of the namespace is reached.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn trigger(

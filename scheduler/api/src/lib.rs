@@ -28,6 +28,7 @@ mod problem;
 mod put_job;
 mod query;
 mod queues;
+mod quotas;
 mod random;
 mod reference;
 mod runs;
@@ -231,6 +232,11 @@ pub fn router(state: ApiState) -> Router {
         .route(
             "/worker-keys/{group}/{executor}/{key}/allow",
             post(worker_keys::allow),
+        )
+        .route("/namespaces", get(quotas::list))
+        .route(
+            "/quota",
+            get(quotas::show).put(quotas::set).delete(quotas::delete),
         )
         .route("/audit", get(audit::list))
         .route("/events", get(events::changes))

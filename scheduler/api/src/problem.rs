@@ -174,6 +174,18 @@ impl Problem {
         problem
     }
 
+    /// A quota of the namespace is reached.
+    pub(crate) fn quota_reached(detail: impl Into<String>, retry_after_ms: u64) -> Self {
+        let mut problem = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "quota",
+            "A quota is reached",
+            detail,
+        );
+        problem.retry_after_s = Some(retry_after_ms.div_ceil(1_000));
+        problem
+    }
+
     /// The body is larger than the path takes.
     pub(crate) fn too_large(most_bytes: usize) -> Self {
         let detail = format!("a request body has at most {most_bytes} bytes here");
@@ -329,6 +341,10 @@ impl From<AdminError> for Problem {
             AdminError::Store(error) => error.into(),
             AdminError::Broker(_) => Self::unavailable(error.to_string()),
             AdminError::Refused(reason) => Self::refused(reason),
+            AdminError::Quota {
+                reason,
+                retry_after_ms,
+            } => Self::quota_reached(reason, retry_after_ms),
         }
     }
 }

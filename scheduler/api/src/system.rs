@@ -69,6 +69,8 @@ const LINKS: &[(&str, &str)] = &[
         "allow_worker_key",
         "/api/v1/worker-keys/{group}/{executor}/{key}/allow",
     ),
+    ("namespaces", "/api/v1/namespaces"),
+    ("quota", "/api/v1/quota"),
     ("audit", "/api/v1/audit"),
     ("events", "/api/v1/events"),
     ("executors", "/api/v1/executors"),

@@ -3,6 +3,7 @@
 mod accounts;
 mod audit;
 mod events;
+mod namespaces;
 mod worker_keys;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub use events::{
     EndOfLog, ExecutorChange, ExecutorEvent, ExecutorState, JobChange, JobEvent, Lagged, Overflow,
     Ready, RunChange, RunEvent,
 };
+pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
 };
@@ -344,6 +346,10 @@ pub struct DeadView {
     #[serde(default)]
     #[schema(required)]
     pub origin: Option<String>,
+    /// The namespace of its verified origin. `None` if that is not known; then it is seen in the list of all namespaces only.
+    #[serde(default)]
+    #[schema(value_type = Option<openapi::GivenNamespace>, required)]
+    pub namespace: Option<Namespace>,
     /// The payload, if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -367,6 +373,7 @@ impl From<DeadLetter> for DeadView {
             reason: letter.reason,
             at: letter.at,
             origin: letter.origin,
+            namespace: letter.namespace,
             text,
             base64,
         }

@@ -89,6 +89,7 @@ impl Engine {
         spawn_duty(tasks, stages.cancellations, &admin.cancellations);
         spawn_duty(tasks, stages.overdue, timer_only);
         spawn_duty(tasks, stages.retention, timer_only);
+        spawn_duty(tasks, stages.refresh_quotas, timer_only);
         if let Some(refresh_keys) = stages.refresh_keys {
             let wanted = refresh_keys.keys.wanted.clone();
             spawn_duty(tasks, refresh_keys, &wanted);

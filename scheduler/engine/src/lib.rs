@@ -7,6 +7,7 @@
 //! | `route` | chooses the executor of a run |
 //! | `liveness` | leases, heartbeats, failover, reconciliation |
 //! | `maintenance` | cancellations, dead letters, overdue runs, retention |
+//! | `quotas` | limits of namespaces, and the present use of them |
 //! | `admin` | requests of operators |
 //! | `origin` | verifies which executor has sent a message |
 //! | `stages` | creates and connects all stages |
@@ -31,6 +32,7 @@ mod options;
 mod origin;
 mod pipeline;
 mod queue_consumer;
+mod quotas;
 mod refused_messages;
 mod route;
 mod scheduler_report;

@@ -134,6 +134,16 @@ impl ManualEngine {
         Ok(())
     }
 
+    /// Reads the quotas of namespaces, and counts their waiting runs.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn refresh_quotas(&mut self) -> Result<(), EngineError> {
+        self.stages.refresh_quotas.activate().await?;
+        Ok(())
+    }
+
     /// Pretends that a loopback heartbeat was received.
     pub fn receive_loopback_heartbeat(&self) {
         self.stages.loopback.record();

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cueline_broker::{Delivery, QueueId};
-use cueline_model::ExecutorId;
+use cueline_model::{ExecutorId, GroupName, Namespace};
 use cueline_store::{NewDeadLetter, Store, StoreError};
 use md5::{Digest as _, Md5};
 
@@ -19,8 +19,46 @@ pub(crate) const BY_SCHEDULER: &str = "scheduler";
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// The origin of messages that this executor has sealed.
-pub(crate) fn by_executor(executor: &ExecutorId) -> String {
+fn by_executor(executor: &ExecutorId) -> String {
     format!("executor {executor}")
+}
+
+/// The namespace of the messages in an executor's queue. Queues of schedulers have those of all namespaces.
+pub(crate) fn namespace_of(queue: &QueueId) -> Option<Namespace> {
+    match queue {
+        QueueId::Executor { group, .. } => {
+            let group = group.parse::<GroupName>().ok()?;
+            Some(group.namespace())
+        }
+        _ => None,
+    }
+}
+
+/// Who refused or sent a message, as far as that is verified. The default is an unknown sender.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LetterOrigin {
+    /// See [`NewDeadLetter::origin`].
+    pub(crate) origin: Option<String>,
+    /// See [`NewDeadLetter::namespace`].
+    pub(crate) namespace: Option<Namespace>,
+}
+
+impl LetterOrigin {
+    /// This executor has sealed the message, or has refused it. Its group decides the namespace (G18).
+    pub(crate) fn executor(executor: &ExecutorId) -> Self {
+        Self {
+            origin: Some(by_executor(executor)),
+            namespace: Some(executor.group.namespace()),
+        }
+    }
+
+    /// A scheduler took the message from this queue.
+    pub(crate) fn scheduler(namespace: Option<Namespace>) -> Self {
+        Self {
+            origin: Some(BY_SCHEDULER.to_owned()),
+            namespace,
+        }
+    }
 }
 
 /// Stores refused messages.
@@ -32,7 +70,7 @@ pub(crate) struct RefusedMessages {
 }
 
 impl RefusedMessages {
-    /// The dead letter of a message in this queue. Without an `origin` it cannot be replayed.
+    /// The dead letter of a message in this queue. Without a known origin it cannot be replayed.
     ///
     /// Its key is that of this delivery: equal messages are different letters, and an operator may replay one while it is
     /// refused again. If the message is delivered again after a crash, there are two letters.
@@ -41,7 +79,7 @@ impl RefusedMessages {
         queue: &QueueId,
         delivery: &Delivery,
         reason: String,
-        origin: Option<String>,
+        LetterOrigin { origin, namespace }: LetterOrigin,
     ) -> NewDeadLetter {
         let at = self.clock.now();
         let queue = queue.to_string();
@@ -57,6 +95,7 @@ impl RefusedMessages {
             topic: delivery.topic.clone(),
             reason,
             origin,
+            namespace,
             at,
             payload: delivery.payload.to_vec(),
         }
@@ -125,9 +164,25 @@ mod tests {
             topic: String::new(),
             reason: String::new(),
             origin: None,
+            namespace: None,
             at: Timestamp::from_millis(0),
             payload: vec![0; bytes],
         }
+    }
+
+    #[test]
+    fn the_messages_of_an_executor_belong_to_the_namespace_of_its_group() {
+        let of_group = |group: &str| {
+            let queue = QueueId::Executor {
+                group: group.to_owned(),
+                executor: "one".to_owned(),
+            };
+            namespace_of(&queue).map(|namespace| namespace.to_string())
+        };
+        assert_eq!(of_group("team-a/x"), Some("team-a".to_owned()));
+        assert_eq!(of_group("x"), Some("default".to_owned()));
+        assert_eq!(of_group("a/b/c"), None);
+        assert_eq!(namespace_of(&QueueId::Results), None);
     }
 
     #[test]

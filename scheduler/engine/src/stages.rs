@@ -7,7 +7,7 @@ use std::time::Duration;
 use cueline_broker::{Broker, Channel, Listener, QueueId};
 use cueline_model::StoreId;
 use cueline_protocol::SigningKeys;
-use cueline_runtime::{Activator, BurstGate, Clock};
+use cueline_runtime::{Activator, BurstGate, Clock, Duty as _};
 use cueline_store::{Audit, Store};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -59,6 +59,8 @@ use crate::pipeline::publish::Publish;
 use crate::pipeline::trigger_requests::TriggerRequests;
 use crate::pipeline::trigger_writer::{TriggerSigner, TriggerWriter};
 use crate::pipeline::unroutable_runs::UnroutableRuns;
+use crate::quotas::NamespaceQuotas;
+use crate::quotas::refresh::RefreshQuotas;
 use crate::refused_messages::RefusedMessages;
 use crate::route::Router;
 
@@ -90,6 +92,7 @@ pub(crate) struct Stages {
     pub(crate) cancellations: Cancellations,
     pub(crate) dead_letters: Arc<DeadLetters>,
     pub(crate) overdue: Overdue,
+    pub(crate) refresh_quotas: RefreshQuotas,
     pub(crate) retention: Retention,
 }
 
@@ -105,6 +108,7 @@ struct Parts {
     self_check: Arc<SelfCheck>,
     unanswered: Arc<Mutex<Unanswered>>,
     counters: Arc<Counters>,
+    quotas: Arc<NamespaceQuotas>,
     origins: Origins,
     forged: Arc<ForgedMessages>,
     refused: RefusedMessages,
@@ -149,6 +153,8 @@ impl Stages {
         let mut stages = parts.stages(options, heartbeat_inbox, max_confirmations);
         stages.node_lease.renew().await?;
         stages.heartbeats.restore().await?;
+        // The first fires are within the quotas.
+        stages.refresh_quotas.activate().await?;
         Ok(stages)
     }
 }
@@ -195,6 +201,7 @@ impl Parts {
             claims_to_keys: Arc::default(),
             unanswered: Arc::default(),
             counters,
+            quotas: Arc::default(),
             burst_gate: Arc::default(),
             claim: Activator::new(),
             cancellations: Activator::new(),
@@ -210,11 +217,11 @@ impl Parts {
         Stages {
             claims: self.claims.clone(),
             admin: Arc::new(hand!(self => Admin {
-                store, audit, broker, clock, claims, registry, self_check, counters, claim, cancellations;
+                store, audit, broker, clock, claims, registry, self_check, counters, quotas, claim, cancellations;
                 trigger: self.trigger(o), attempts: self.attempts(), reconciler: self.reconciler(o)
             })),
             claim: hand!(self => Claim {
-                store, clock, claims, self_check, counters; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
+                store, clock, claims, self_check, counters, quotas; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
@@ -259,12 +266,13 @@ impl Parts {
                 letters: self.refused.clone(), refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
+            refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
             retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
         }
     }
 
     fn trigger(&self, o: &EngineOptions) -> ManualTrigger {
-        hand!(self => ManualTrigger { store, claims, claim; max_claimed: o.max_claimed })
+        hand!(self => ManualTrigger { store, claims, clock, quotas, claim; max_claimed: o.max_claimed })
     }
 
     fn heartbeat_reader(&self) -> HeartbeatReader {

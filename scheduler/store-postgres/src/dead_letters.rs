@@ -1,6 +1,6 @@
 //! Dead letters.
 
-use cueline_model::Actor;
+use cueline_model::{Actor, Namespace};
 use cueline_store::adapter::audit::{DeletedLetterRow, letters_deleted};
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
@@ -11,10 +11,10 @@ use crate::error::Result;
 use crate::{PgStore, audit};
 
 const INSERT: &str = "
-    INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin)
-    SELECT e.key, e.queue, e.topic, e.reason, e.at, e.payload, e.origin
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::text[]) WITH ORDINALITY
-        e (key, queue, topic, reason, at, payload, origin, position)
+    INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin, namespace)
+    SELECT e.key, e.queue, e.topic, e.reason, e.at, e.payload, e.origin, e.namespace
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::text[], $8::text[]) WITH ORDINALITY
+        e (key, queue, topic, reason, at, payload, origin, namespace, position)
     ORDER BY e.position
     ON CONFLICT DO NOTHING";
 
@@ -23,16 +23,21 @@ const TRIM: &str = "
     DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1)";
 
 const PAGE: &str = "
-    SELECT id, queue, topic, reason, at, payload, origin FROM dead_letter WHERE id < $1 ORDER BY id DESC LIMIT $2";
+    SELECT id, queue, topic, reason, at, payload, origin, namespace FROM dead_letter WHERE id < $1 ORDER BY id DESC LIMIT $2";
+
+const PAGE_OF_NAMESPACE: &str = "
+    SELECT id, queue, topic, reason, at, payload, origin, namespace FROM dead_letter
+    WHERE namespace = $3 AND id < $1 ORDER BY id DESC LIMIT $2";
 
 const BY_ID: &str = "
-    SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload, d.origin
+    SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload, d.origin, d.namespace
     FROM unnest($1::bigint[]) WITH ORDINALITY e (id, position) JOIN dead_letter d ON d.id = e.id ORDER BY e.position";
 
 /// Returns the columns of [`DeletedLetterRow`].
 const DELETE: &str = "
-    DELETE FROM dead_letter d USING unnest($1::bigint[]) e (id) WHERE d.id = e.id
-    RETURNING d.id, d.queue, d.topic, d.reason, d.at, length(d.payload)::bigint";
+    DELETE FROM dead_letter d USING unnest($1::bigint[]) e (id)
+    WHERE d.id = e.id AND ($2::text IS NULL OR d.namespace = $2)
+    RETURNING d.id, d.queue, d.topic, d.reason, d.at, length(d.payload)::bigint, d.namespace";
 
 impl PgStore {
     pub(crate) async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
@@ -48,6 +53,9 @@ impl PgStore {
             .bind(column(letters, |l| l.at.as_millis()))
             .bind(column(letters, |l| l.payload.as_slice()))
             .bind(column(letters, |l| l.origin.as_deref()))
+            .bind(column(letters, |l| {
+                l.namespace.as_ref().map(Namespace::as_str)
+            }))
             .execute(&mut *tx)
             .await?
             .rows_affected();
@@ -61,14 +69,18 @@ impl PgStore {
 
     pub(crate) async fn dead_letters(
         &self,
+        namespace: Option<&Namespace>,
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>> {
-        let rows: Vec<DeadLetterRow> = sqlx::query_as(PAGE)
+        let statement = namespace.map_or(PAGE, |_| PAGE_OF_NAMESPACE);
+        let mut query = sqlx::query_as::<sqlx::Postgres, DeadLetterRow>(statement)
             .bind(before.unwrap_or(i64::MAX))
-            .bind(to_i64(limit))
-            .fetch_all(&mut *self.db.read().await?)
-            .await?;
+            .bind(to_i64(limit));
+        if let Some(namespace) = namespace {
+            query = query.bind(namespace.as_str());
+        }
+        let rows = query.fetch_all(&mut *self.db.read().await?).await?;
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 
@@ -80,11 +92,19 @@ impl PgStore {
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 
-    pub(crate) async fn delete_dead_letters(&self, ids: &[i64], by: &Actor) -> Result<u64> {
+    pub(crate) async fn delete_dead_letters(
+        &self,
+        namespace: Option<&Namespace>,
+        ids: &[i64],
+        by: &Actor,
+    ) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let mut deleted: Vec<DeletedLetterRow> =
-            sqlx::query_as(DELETE).bind(ids).fetch_all(&mut *tx).await?;
+        let mut deleted: Vec<DeletedLetterRow> = sqlx::query_as(DELETE)
+            .bind(ids)
+            .bind(namespace.map(Namespace::as_str))
+            .fetch_all(&mut *tx)
+            .await?;
         deleted.sort_unstable_by_key(|(id, ..)| *id);
         let count = deleted.len() as u64;
         audit::write(&mut tx, &letters_deleted(by, deleted), now).await?;

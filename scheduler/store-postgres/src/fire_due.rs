@@ -43,6 +43,7 @@ impl PgStore {
             mut runs,
             advances,
             jobs_left,
+            skipped_by_quota,
         } = plan_due_jobs(&due, &jobs, &mut live, &request, planner, now);
         let planned_jobs = advances.len();
         let left_out = match self.insert_runs(&mut tx, &mut runs).await {
@@ -65,6 +66,7 @@ impl PgStore {
             runs: runs_to_dispatch(runs, &left_out),
             due_jobs: planned_jobs,
             limit_reached: jobs_left || due.len() >= request.limit,
+            skipped_by_quota,
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::columns::job_ids;
 use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups::lock_jobs;
+use crate::namespaces::check_quotas;
 use crate::{PgStore, audit, job_writes, waiting_runs};
 
 /// The first number marks locks of Cueline.
@@ -52,6 +53,7 @@ impl PgStore {
         self.definitions
             .check_parents(&mut tx, specs, &stored)
             .await?;
+        check_quotas(&mut tx, &plan).await?;
         let mut created = HashMap::new();
         if !dry_run {
             let updates = plan.updates();

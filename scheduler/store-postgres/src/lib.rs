@@ -34,6 +34,7 @@ mod ledger;
 mod live_executors;
 mod log_lines;
 mod maintenance;
+mod namespaces;
 mod new_runs;
 mod nodes;
 mod oldest_queued;

@@ -1,6 +1,6 @@
 //! Dead letters.
 
-use cueline_model::Actor;
+use cueline_model::{Actor, Namespace};
 use cueline_store::adapter::audit::{DeletedLetterRow, letters_deleted};
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
@@ -11,23 +11,28 @@ use crate::error::Result;
 use crate::{SqliteStore, audit};
 
 const INSERT: &str = "
-    INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING";
+    INSERT INTO dead_letter (key, queue, topic, reason, at, payload, origin, namespace) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+    ON CONFLICT DO NOTHING";
 
 /// Deletes all but the newest ?1.
 const TRIM: &str = "
     DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET ?1)";
 
 const PAGE: &str = "
-    SELECT id, queue, topic, reason, at, payload, origin FROM dead_letter WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
+    SELECT id, queue, topic, reason, at, payload, origin, namespace FROM dead_letter WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
+
+const PAGE_OF_NAMESPACE: &str = "
+    SELECT id, queue, topic, reason, at, payload, origin, namespace FROM dead_letter
+    WHERE namespace = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2";
 
 const BY_ID: &str = "
-    SELECT d.id, queue, topic, reason, at, payload, origin
+    SELECT d.id, queue, topic, reason, at, payload, origin, namespace
     FROM json_each(?1) e CROSS JOIN dead_letter d ON d.id = e.value ORDER BY e.key";
 
 /// Returns the columns of [`DeletedLetterRow`].
 const DELETE: &str = "
-    DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?1))
-    RETURNING id, queue, topic, reason, at, length(payload)";
+    DELETE FROM dead_letter WHERE id IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR namespace = ?2)
+    RETURNING id, queue, topic, reason, at, length(payload), namespace";
 
 impl SqliteStore {
     pub(crate) async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64> {
@@ -46,6 +51,7 @@ impl SqliteStore {
                 .bind(letter.at.as_millis())
                 .bind(&letter.payload)
                 .bind(&letter.origin)
+                .bind(letter.namespace.as_ref().map(Namespace::as_str))
                 .execute(&mut *tx)
                 .await?
                 .rows_affected();
@@ -60,14 +66,18 @@ impl SqliteStore {
 
     pub(crate) async fn dead_letters(
         &self,
+        namespace: Option<&Namespace>,
         before: Option<i64>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>> {
-        let rows: Vec<DeadLetterRow> = sqlx::query_as(PAGE)
+        let statement = namespace.map_or(PAGE, |_| PAGE_OF_NAMESPACE);
+        let mut query = sqlx::query_as::<sqlx::Sqlite, DeadLetterRow>(statement)
             .bind(before.unwrap_or(i64::MAX))
-            .bind(to_i64(limit))
-            .fetch_all(&mut *self.db.read().await?)
-            .await?;
+            .bind(to_i64(limit));
+        if let Some(namespace) = namespace {
+            query = query.bind(namespace.as_str());
+        }
+        let rows = query.fetch_all(&mut *self.db.read().await?).await?;
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 
@@ -79,11 +89,17 @@ impl SqliteStore {
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 
-    pub(crate) async fn delete_dead_letters(&self, ids: &[i64], by: &Actor) -> Result<u64> {
+    pub(crate) async fn delete_dead_letters(
+        &self,
+        namespace: Option<&Namespace>,
+        ids: &[i64],
+        by: &Actor,
+    ) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let mut deleted: Vec<DeletedLetterRow> = sqlx::query_as(DELETE)
             .bind(Json(ids))
+            .bind(namespace.map(Namespace::as_str))
             .fetch_all(&mut *tx)
             .await?;
         deleted.sort_unstable_by_key(|(id, ..)| *id);

@@ -42,6 +42,7 @@ impl SqliteStore {
             mut runs,
             advances,
             jobs_left,
+            skipped_by_quota,
         } = plan_due_jobs(&due, &jobs, &mut live, &request, planner, now);
         let planned_jobs = advances.len();
         // Runs that are due together are also dispatched, confirmed and ended together. Neighbouring ids let them share
@@ -61,6 +62,7 @@ impl SqliteStore {
             runs: runs_to_dispatch(runs, &left_out),
             due_jobs: planned_jobs,
             limit_reached: jobs_left || due.len() >= request.limit,
+            skipped_by_quota,
         })
     }
 }

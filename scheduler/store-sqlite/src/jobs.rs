@@ -14,6 +14,7 @@ use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
+use crate::namespaces::check_quotas;
 use crate::{SqliteStore, audit, waiting_runs};
 
 const INSERT: &str = "
@@ -115,7 +116,8 @@ impl SqliteStore {
         Ok(plan.into_applied(&created, dry_run))
     }
 
-    /// Compares definitions with the stored ones, and checks their conditions and parents.
+    /// Compares definitions with the stored ones, and checks their conditions, their parents and the quotas of their
+    /// namespaces.
     async fn plan(
         &self,
         conn: &mut SqliteConnection,
@@ -123,10 +125,13 @@ impl SqliteStore {
         conditions: &JobPreconditions,
     ) -> Result<ApplyPlan> {
         let names = specs.iter().map(|spec| &spec.name);
-        let stored = self.definitions.by_name(conn, names).await?;
+        let stored = self.definitions.by_name(&mut *conn, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
         plan.require(conditions)?;
-        self.definitions.check_parents(conn, specs, &stored).await?;
+        self.definitions
+            .check_parents(&mut *conn, specs, &stored)
+            .await?;
+        check_quotas(conn, &plan).await?;
         Ok(plan)
     }
 

@@ -28,6 +28,7 @@ mod jobs;
 mod ledger;
 mod live_executors;
 mod maintenance;
+mod namespaces;
 mod new_runs;
 mod nodes;
 mod oldest_queued;

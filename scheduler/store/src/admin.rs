@@ -3,7 +3,7 @@
 //! It is in this crate because the API and the engine both depend on it, and must not depend on each other.
 
 use async_trait::async_trait;
-use cueline_model::{Actor, ExecutorId};
+use cueline_model::{Actor, ExecutorId, Namespace};
 use serde::{Deserialize, Serialize};
 
 use crate::counts::SchedulerCounts;
@@ -23,6 +23,14 @@ pub enum AdminError {
     /// The request cannot be carried out now. The message says what to do instead.
     #[error("{0}")]
     Refused(String),
+    /// A quota of the namespace is reached.
+    #[error("{reason}")]
+    Quota {
+        /// The quota with its value and the namespace.
+        reason: String,
+        /// The request may succeed after this time, in milliseconds.
+        retry_after_ms: u64,
+    },
 }
 
 /// Counts since the start of a scheduler process. Each process has its own.
@@ -149,9 +157,11 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// Puts dead letters back into the queues that they came from. Numbers that do not exist are left out of the
     /// answer.
     ///
-    /// A letter that is back in its queue is deleted, which is an entry of its own in the audit log.
+    /// A letter that is back in its queue is deleted, which is an entry of its own in the audit log. With `namespace`,
+    /// letters that are not its own are left out as well (G18).
     async fn replay_dead_letters(
         &self,
+        namespace: Option<&Namespace>,
         ids: &[i64],
         by: &Actor,
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError>;

@@ -1,6 +1,6 @@
 //! What a scheduler process counts for metrics. It knows no format of metrics.
 
-use cueline_model::RunState;
+use cueline_model::{Namespace, RunState};
 
 /// Counts since the start of a scheduler process, beside those of `SinceStart`, and what it holds now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,8 +31,21 @@ pub struct SchedulerCounts {
     pub held_claims: HeldClaims,
     /// Executors whose heartbeats the scheduler receives, now.
     pub executors: LiveExecutors,
+    /// What quotas of namespaces have refused, sorted by namespace and quota. A namespace without quotas has none.
+    pub quota_refusals: Vec<QuotaRefusals>,
     /// The database's clock minus the scheduler's own, in milliseconds, as it was last measured.
     pub clock_offset_ms: i64,
+}
+
+/// What one quota of a namespace has refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaRefusals {
+    /// The namespace.
+    pub namespace: Namespace,
+    /// The name of the quota, as in [`Quotas`](crate::Quotas).
+    pub quota: &'static str,
+    /// Skipped fires and refused requests.
+    pub count: u64,
 }
 
 /// Claimed runs in the memory of a scheduler.

@@ -1,6 +1,6 @@
 //! Dead letters: messages that their receiver refused.
 
-use cueline_model::Timestamp;
+use cueline_model::{Namespace, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The most stored dead letters. Beyond this number the oldest are deleted.
@@ -23,6 +23,9 @@ pub struct NewDeadLetter {
     pub payload: Vec<u8>,
     /// Who refused the message: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified.
     pub origin: Option<String>,
+    /// The namespace that the letter belongs to. It follows from the verified origin, and never from what the message says
+    /// (G18). `None` if it is not verified: the letter is then seen with rights in all namespaces only.
+    pub namespace: Option<Namespace>,
 }
 
 /// A stored dead letter.
@@ -43,4 +46,7 @@ pub struct DeadLetter {
     /// Who refused the message: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// The namespace that the letter belongs to. `None` if that is not verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Namespace>,
 }

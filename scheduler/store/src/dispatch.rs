@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cueline_model::{
-    Actor, AttemptId, ExecutorName, Job, JobName, RunId, RunKind, RunState, Shard, Timestamp,
+    Actor, AttemptId, ExecutorName, Job, JobName, Namespace, RunId, RunKind, RunState, Shard,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +46,24 @@ pub trait Planner: Send + Sync {
         let _ = (job, silent);
         false
     }
+
+    /// The quota of waiting runs in the job's namespace. By default there is none.
+    ///
+    /// Within one call of [`Store::fire_due`](crate::Store::fire_due), the runs that it plans for a namespace count as
+    /// well. Fires beyond the quota are written as `skipped`.
+    fn waiting_quota(&self, job: &Job) -> Option<WaitingQuota> {
+        let _ = job;
+        None
+    }
+}
+
+/// How many runs of a namespace may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitingQuota {
+    /// The quota.
+    pub limit: u64,
+    /// The runs that wait already.
+    pub waiting: u64,
 }
 
 /// Which due jobs to fire.
@@ -105,6 +124,9 @@ pub struct FiredRuns {
     pub due_jobs: usize,
     /// Whether the limit was reached. If so, more jobs may be due.
     pub limit_reached: bool,
+    /// Namespaces with fires that were skipped because of their [quota of waiting runs](Planner::waiting_quota), and the
+    /// numbers of those fires.
+    pub skipped_by_quota: Vec<(Namespace, u64)>,
 }
 
 /// A run that a node has claimed, with everything that its dispatch needs.

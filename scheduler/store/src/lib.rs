@@ -47,6 +47,7 @@ mod error;
 mod executor;
 mod job;
 mod load;
+mod namespaces;
 mod node;
 mod port;
 mod precondition;
@@ -71,16 +72,20 @@ pub use changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, MissingNumbers, NewRuns, RunBrief,
     RunCursor,
 };
-pub use counts::{HeldClaims, LiveExecutors, SchedulerCounts, TimeDistribution};
+pub use counts::{HeldClaims, LiveExecutors, QuotaRefusals, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
-    Planner, SkippedFires, TriggerOutcome, TriggerRequest,
+    Planner, SkippedFires, TriggerOutcome, TriggerRequest, WaitingQuota,
 };
 pub use error::{ErrorKind, RefusedObject, StoreError};
 pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
 pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
 pub use load::{OldestQueued, PoolUse};
+pub use namespaces::{
+    MAX_NAMESPACES_WITH_QUOTAS, MAX_QUOTA, NamespaceFilter, NamespaceSummary, Namespaces,
+    QuotaLoad, Quotas,
+};
 pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision};

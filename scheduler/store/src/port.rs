@@ -21,6 +21,7 @@ use crate::error::StoreError;
 use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
 use crate::job::{AppliedJob, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
+use crate::namespaces::Namespaces;
 use crate::node::{NodeId, RegisteredNode};
 use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
@@ -50,7 +51,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
 #[async_trait]
-pub trait Store: Audit {
+pub trait Store: Audit + Namespaces {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).
@@ -109,7 +110,8 @@ pub trait Store: Audit {
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) if a job is named twice, if a parent is neither in `specs` nor in the
     /// store, or if parents form a cycle. [`Precondition`](crate::ErrorKind::Precondition) with each job whose condition
-    /// is not met.
+    /// is not met. [`Conflict`](crate::ErrorKind::Conflict) if the namespace of new jobs would have more jobs than its
+    /// quota [`max_jobs`](crate::Quotas::max_jobs), also in a dry run.
     async fn apply_jobs_if(
         &self,
         specs: &[JobSpec],
@@ -354,14 +356,26 @@ pub trait Store: Audit {
     /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
     async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
-    /// At most `limit` dead letters with an id below `before`, newest first.
-    async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>>;
+    /// At most `limit` dead letters with an id below `before`, newest first. With `namespace`, only its letters (G18);
+    /// without, also those of no namespace.
+    async fn dead_letters(
+        &self,
+        namespace: Option<&Namespace>,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>>;
 
     /// The dead letters with these ids, in the order given. Unknown ids are left out.
     async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
 
-    /// Deletes dead letters. Returns how many of them existed.
-    async fn delete_dead_letters(&self, ids: &[i64], by: &Actor) -> Result<u64>;
+    /// Deletes dead letters. Returns how many of them existed. With `namespace`, letters that are not its own stay, and
+    /// count as unknown (G18).
+    async fn delete_dead_letters(
+        &self,
+        namespace: Option<&Namespace>,
+        ids: &[i64],
+        by: &Actor,
+    ) -> Result<u64>;
 
     // ── Keys of workers ──────────────────────────────────────────────────────────────────────────────────────
 

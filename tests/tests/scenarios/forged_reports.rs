@@ -136,7 +136,7 @@ async fn wait_for_heartbeat(cluster: &Cluster, name: &str, after: i64) -> Result
 }
 
 async fn dead_letters(cluster: &Cluster) -> Result<Vec<Value>> {
-    let list = ["dlq", "list", "--limit", "100", "-o", "json"];
+    let list = ["dlq", "list", "-A", "--limit", "100", "-o", "json"];
     let mut answer = cluster.run(&list).await?.json()?;
     let letters = answer["letters"].as_array_mut().context("a list")?;
     Ok(std::mem::take(letters))
@@ -232,7 +232,7 @@ async fn forge_dead_letters(cluster: &Cluster, attacker: &Attacker, attack: &Att
         .iter()
         .map(|letter| letter["id"].to_string())
         .collect();
-    let mut replay = vec!["dlq", "replay", "-o", "json"];
+    let mut replay = vec!["dlq", "replay", "-A", "-o", "json"];
     replay.extend(ids.iter().map(String::as_str));
     let replayed = cluster.run(&replay).await?.json()?;
     ensure!(replayed["count"] == 0, "{replayed}");

@@ -350,7 +350,7 @@ async fn attack(cluster: &Cluster, attacker: &mut Attacker) -> Result<()> {
 
 /// The reasons of all dead letters.
 async fn dead_letter_reasons(cluster: &Cluster) -> Result<Vec<String>> {
-    let list = ["dlq", "list", "--limit", "100", "-o", "json"];
+    let list = ["dlq", "list", "-A", "--limit", "100", "-o", "json"];
     let answer = cluster.run(&list).await?.json()?;
     let letters = answer["letters"].as_array().context("a list")?;
     let reasons = letters.iter().filter_map(|l| l["reason"].as_str());

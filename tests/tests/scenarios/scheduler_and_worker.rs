@@ -132,7 +132,10 @@ async fn only_triggers_of_trusted_keys_run() -> Result<()> {
     cluster.wait_for_executor("one").await?;
     let run = cluster.trigger("forged").await?;
     let reason = try_eventually("there is a dead letter", WITHIN, async || {
-        let list = cluster.run(&["dlq", "list", "-o", "json"]).await?.json()?;
+        let list = cluster
+            .run(&["dlq", "list", "-A", "-o", "json"])
+            .await?
+            .json()?;
         let reason = list["letters"][0]["reason"].as_str().map(str::to_owned);
         anyhow::Ok(reason.ok_or(list))
     })
@@ -144,7 +147,10 @@ async fn only_triggers_of_trusted_keys_run() -> Result<()> {
     let ended = cluster.client.get(&format!("/runs/{run}")).await?;
     let expected = format!("the executor refused the trigger: {reason}");
     ensure!(ended["message"] == expected.as_str(), "{ended}");
-    let list = cluster.run(&["dlq", "list", "-o", "json"]).await?.json()?;
+    let list = cluster
+        .run(&["dlq", "list", "-A", "-o", "json"])
+        .await?
+        .json()?;
     let letters = list["letters"].as_array().map(Vec::len);
     ensure!(letters == Some(1), "{list}");
     strict.terminate().await?;

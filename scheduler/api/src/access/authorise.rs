@@ -54,6 +54,9 @@ async fn in_place(
     if caller.access.allows(right, &whole) {
         return Ok(());
     }
+    if place == Place::Namespace {
+        return caller.require(right, &whole);
+    }
     let object = object(state, &namespace, place, parts).await?;
     let scope = object
         .group
@@ -83,8 +86,8 @@ async fn object(
     let Path(params) = params.map_err(|e| Problem::malformed(e.body_text()))?;
     let param = |name: &str| params.get(name).map(String::as_str).unwrap_or_default();
     match place {
-        // `in_place` has answered this one.
-        Place::Cluster => Ok(Object {
+        // `in_place` has answered these.
+        Place::Cluster | Place::Namespace => Ok(Object {
             group: None,
             unknown: Problem::forbidden("you may not do this in all namespaces"),
         }),

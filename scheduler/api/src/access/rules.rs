@@ -33,6 +33,8 @@ impl Rule {
 pub(crate) enum Place {
     /// In all namespaces.
     Cluster,
+    /// In the whole namespace of the request.
+    Namespace,
     /// In the group `{group}` of the path.
     GroupInPath,
     /// In the group of the job `{name}`.
@@ -49,7 +51,7 @@ type Row = (&'static str, &'static str, &'static str, Rule);
 /// the change too, where the request makes one kind of change.
 #[rustfmt::skip]
 const RULES: &[Row] = {
-    use Place::{Cluster, GroupInPath, JobHistoryInPath, JobInPath, RunInPath};
+    use Place::{Cluster, GroupInPath, JobHistoryInPath, JobInPath, Namespace, RunInPath};
     use Right::{EditJobs, ManageAccounts, ManageWorkers, Operate, Read, ReadAudit};
     use Rule::{AnyCaller, In, Public, Scrape, Somewhere};
     &[
@@ -98,16 +100,20 @@ const RULES: &[Row] = {
         ("POST", "/api/v1/queues/{group}/{executor}/drain", "queue.drain", In(GroupInPath, Operate)),
         ("POST", "/api/v1/queues/{group}/{executor}/purge", "queue.purge", In(GroupInPath, Operate)),
         ("POST", "/api/v1/queues/{group}/{executor}/replay", "queue.replay", In(GroupInPath, Operate)),
-        ("GET", "/api/v1/dead", "dead_letter.list", In(Cluster, Read)),
-        ("GET", "/api/v1/dead/{id}", "dead_letter.show", In(Cluster, Read)),
-        ("POST", "/api/v1/dead/replay", "dead_letter.replay", In(Cluster, Operate)),
-        ("POST", "/api/v1/dead/delete", "dead_letter.delete", In(Cluster, Operate)),
+        ("GET", "/api/v1/dead", "dead_letter.list", In(Namespace, Read)),
+        ("GET", "/api/v1/dead/{id}", "dead_letter.show", In(Namespace, Read)),
+        ("POST", "/api/v1/dead/replay", "dead_letter.replay", In(Namespace, Operate)),
+        ("POST", "/api/v1/dead/delete", "dead_letter.delete", In(Namespace, Operate)),
         ("GET", "/api/v1/enrolment-tokens", "enrolment_token.list", Somewhere(ManageWorkers)),
         ("POST", "/api/v1/enrolment-tokens", "enrolment_token.create", Somewhere(ManageWorkers)),
         ("DELETE", "/api/v1/enrolment-tokens/{id}", "enrolment_token.delete", Somewhere(ManageWorkers)),
         ("GET", "/api/v1/worker-keys", "worker_key.list", Somewhere(ManageWorkers)),
         ("POST", "/api/v1/worker-keys/{group}/{executor}/{key}/revoke", "worker_key.revoke", In(GroupInPath, ManageWorkers)),
         ("POST", "/api/v1/worker-keys/{group}/{executor}/{key}/allow", "worker_key.allow", In(GroupInPath, ManageWorkers)),
+        ("GET", "/api/v1/namespaces", "namespace.list", Somewhere(Read)),
+        ("GET", "/api/v1/quota", "quota.show", In(Namespace, Read)),
+        ("PUT", "/api/v1/quota", "quota.set", In(Cluster, ManageAccounts)),
+        ("DELETE", "/api/v1/quota", "quota.delete", In(Cluster, ManageAccounts)),
         ("GET", "/api/v1/audit", "audit.list", Somewhere(ReadAudit)),
         ("GET", "/api/v1/events", "event.list", Somewhere(Read)),
         ("GET", "/api/v1/executors", "executor.list", Somewhere(Read)),

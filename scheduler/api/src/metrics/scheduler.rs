@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cueline_model::RunState;
 use cueline_store::admin::{QueueDepth, SinceStart};
-use cueline_store::{SchedulerCounts, StoreStats, TimeDistribution};
+use cueline_store::{QuotaRefusals, SchedulerCounts, StoreStats, TimeDistribution};
 
 use super::exposition::{Family, Histogram, Sample, TimeSample};
 use super::load::{self, MAX_EXECUTORS, OTHER};
@@ -40,6 +40,7 @@ pub(crate) fn families(numbers: &Numbers<'_>) -> Vec<Family> {
     families.extend(times(&numbers.counts));
     families.extend(pipeline(&numbers.counts, &numbers.since_start));
     families.extend(liveness(&numbers.since_start, numbers.timeouts_paused));
+    families.push(quota_refusals(&numbers.counts.quota_refusals));
     families.extend(store(numbers.reading.store.as_ref()));
     families.extend(queues(
         numbers.reading.queues.as_deref().unwrap_or_default(),
@@ -207,6 +208,42 @@ fn liveness(counts: &SinceStart, timeouts_paused: bool) -> [Family; 6] {
     ]
 }
 
+/// The most namespaces whose refusals have series of their own, by name. The others share one for each quota.
+const MAX_NAMESPACES: usize = 1_000;
+/// The label of all other namespaces. No namespace has this name.
+const OTHER_NAMESPACES: &str = "";
+
+/// `refusals` are sorted by namespace.
+fn quota_refusals(refusals: &[QuotaRefusals]) -> Family {
+    let mut samples = Vec::with_capacity(refusals.len());
+    let mut others: BTreeMap<&str, u64> = BTreeMap::new();
+    let sample = |namespace: &str, quota: &str, count| {
+        Sample::with(&[("namespace", namespace), ("quota", quota)], count)
+    };
+    let of_namespaces = refusals.chunk_by(|one, next| one.namespace == next.namespace);
+    for (position, of_namespace) in of_namespaces.enumerate() {
+        for refusal in of_namespace {
+            if position < MAX_NAMESPACES {
+                let namespace = refusal.namespace.as_str();
+                samples.push(sample(namespace, refusal.quota, refusal.count));
+            } else {
+                let sum = others.entry(refusal.quota).or_default();
+                *sum = sum.saturating_add(refusal.count);
+            }
+        }
+    }
+    samples.extend(
+        others
+            .into_iter()
+            .map(|(quota, count)| sample(OTHER_NAMESPACES, quota, count)),
+    );
+    Family::counter(
+        "quota_refused",
+        "Fires that were skipped and triggers that were refused because of a quota, by namespace with quotas.",
+        samples,
+    )
+}
+
 fn store(stats: Option<&StoreStats>) -> [Family; 3] {
     let jobs = stats.map(|stats| Sample::with(&[], stats.jobs));
     let oldest_due_ms = stats.and_then(|stats| stats.oldest_due_ms).unwrap_or(0);
@@ -337,6 +374,24 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
         }
+    }
+
+    #[test]
+    fn the_refusals_of_namespaces_beyond_the_bound_are_summed_up() {
+        let of = |n: usize| QuotaRefusals {
+            namespace: format!("n{n:04}").parse().expect("a namespace"),
+            quota: "max_waiting_runs",
+            count: 2,
+        };
+        let refusals: Vec<_> = (0..MAX_NAMESPACES + 3).map(of).collect();
+        let text = text(vec![quota_refusals(&refusals)]);
+        for line in [
+            "cueline_quota_refused_total{namespace=\"n0000\",quota=\"max_waiting_runs\"} 2",
+            "cueline_quota_refused_total{namespace=\"\",quota=\"max_waiting_runs\"} 6",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}");
+        }
+        assert!(!text.contains("\"n1000\""));
     }
 
     #[test]

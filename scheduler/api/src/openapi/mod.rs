@@ -40,7 +40,7 @@ described! {
 // Bodies of requests.
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
-    NewUser UserChange NewPassword NewApiToken JobReplacement
+    NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas
 }
 // Answers with types of other crates.
 described! {

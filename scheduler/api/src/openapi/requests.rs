@@ -58,11 +58,24 @@ pub(super) const SCHEMAS: &str = r##"{
     },
     "examples": [{"version": 1}]
   },
+  "NewQuotas": {
+    "description": "The limits of a namespace. One that is left out is no limit.",
+    "type": "object",
+    "additionalProperties": false,
+    "properties": {
+      "max_jobs": {"description": "The most jobs.", "type": ["integer", "null"], "format": "int64", "minimum": 0, "maximum": 1000000000},
+      "max_waiting_runs": {"description": "The most runs that have not started.", "type": ["integer", "null"], "format": "int64", "minimum": 0, "maximum": 1000000000},
+      "max_triggers_per_minute": {"description": "The most requests in a minute that trigger a job, at each scheduler.", "type": ["integer", "null"], "format": "int64", "minimum": 0, "maximum": 1000000000},
+      "if_version": {"description": "Only if the quotas have this version; 0 if there are none.", "type": ["integer", "null"], "format": "int64", "minimum": 0}
+    },
+    "examples": [{"max_jobs": 100, "max_waiting_runs": 5000}]
+  },
   "DeadLetterSelection": {
     "description": "Either `ids`, or `all`, which selects at most a thousand.",
     "type": "object",
     "additionalProperties": false,
     "properties": {
+      "all_namespaces": {"description": "Whether letters of all namespaces and of none are selected; `false` by default. Only on paths without a namespace.", "type": ["boolean", "null"]},
       "ids": {"type": ["array", "null"], "maxItems": 1000, "items": {"$ref": "#/components/schemas/LetterNumber"}},
       "all": {"type": ["boolean", "null"]}
     },

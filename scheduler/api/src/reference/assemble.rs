@@ -48,6 +48,7 @@ fn tags() -> Value {
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },
         { "name": "worker keys", "description": "Keys that seal the messages of workers, and the tokens that enrol them." },
+        { "name": "namespaces", "description": "Namespaces and their quotas." },
         { "name": "accounts", "description": "Users, sessions and API tokens." },
         { "name": "audit log", "description": "Who changed what." },
         { "name": "server", "description": "The server, its executors and this document." },

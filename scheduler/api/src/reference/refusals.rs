@@ -194,6 +194,10 @@ mod tests {
             statuses("/api/v1/users/{name}", "patch"),
             [414, 431, 400, 401, 403, 404, 408, 413, 415, 500, 503]
         );
+        assert_eq!(
+            statuses("/api/v1/quota", "put"),
+            [400, 401, 403, 408, 413, 415, 500, 503]
+        );
     }
 
     #[test]

@@ -110,6 +110,8 @@ fn table(run: u64) -> Vec<Row> {
         get("/dead", [403; 7]),
         get("/dead/1", [403; 7]),
         get("/stats", [403; 7]),
+        get("/quota", [403; 7]),
+        get("/namespaces", [200, 200, 200, 200, 200, 200, 403]),
         // It needs the right in the whole namespace.
         get("/audit", [403; 7]),
         get("/audit?all_namespaces=true", [403; 7]),

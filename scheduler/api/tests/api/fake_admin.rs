@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cueline_model::{Actor, ExecutorId};
+use cueline_model::{Actor, ExecutorId, Namespace};
 use cueline_runtime::Activator;
 use cueline_store::admin::{
     AdminError, EmptiedQueue, QueueDepth, ReplayedDeadLetter, SchedulerAdmin, SinceStart,
@@ -83,6 +83,7 @@ impl SchedulerAdmin for FakeAdmin {
 
     async fn replay_dead_letters(
         &self,
+        _namespace: Option<&Namespace>,
         _ids: &[i64],
         _by: &Actor,
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {

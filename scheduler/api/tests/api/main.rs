@@ -20,6 +20,7 @@ mod openapi_answers;
 mod openapi_requests;
 mod openid;
 mod openid_provider;
+mod quotas;
 mod raw;
 mod refusals;
 mod repeated;

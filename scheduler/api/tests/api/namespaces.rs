@@ -164,7 +164,6 @@ async fn a_name_in_a_path_cannot_leave_the_namespace() {
     for path in [
         "/namespaces/team-a/namespaces/default/jobs",
         "/namespaces/team-a/nothing",
-        "/namespaces",
     ] {
         let answer = server.get(path).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {answer:?}");
@@ -174,7 +173,7 @@ async fn a_name_in_a_path_cannot_leave_the_namespace() {
 #[tokio::test]
 async fn what_belongs_to_no_namespace_is_not_in_one() {
     let server = Server::start().await;
-    for path in ["/dead", "/dead/1", "/stats"] {
+    for path in ["/namespaces", "/stats"] {
         let answer = server.get(&format!("/namespaces/team-a{path}")).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
         assert!(
@@ -182,7 +181,7 @@ async fn what_belongs_to_no_namespace_is_not_in_one() {
             "{answer:?}"
         );
     }
-    server.get("/namespaces/default/dead").await.good();
+    server.get("/namespaces/default/stats").await.good();
 }
 
 #[tokio::test]

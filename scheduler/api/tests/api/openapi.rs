@@ -253,6 +253,7 @@ fn bodies_of_requests_refuse_unknown_fields() {
         "UserChange",
         "NewPassword",
         "NewApiToken",
+        "NewQuotas",
         "NewGrant",
         "JobDefinition",
         "JobReplacement",

@@ -157,6 +157,8 @@ async fn answers_of_a_server_fit_the_document() {
         "/queues",
         "/dead",
         "/dead/1",
+        "/namespaces",
+        "/quota",
         "/enrolment-tokens",
         "/worker-keys",
         "/session",

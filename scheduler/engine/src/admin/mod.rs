@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cueline_broker::{Broker, Outgoing, QueueId};
-use cueline_model::{Actor, ExecutorId, OutcomeKind};
+use cueline_model::{Actor, ExecutorId, Namespace, OutcomeKind};
 use cueline_protocol::{Trigger, decode};
 use cueline_runtime::Activator;
 use cueline_store::adapter::audit::{QueueAction, letters_replayed, queue_changed};
@@ -30,7 +30,8 @@ use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::reconcile::Reconciler;
 use crate::liveness::registry::Registry;
 use crate::liveness::self_check::SelfCheck;
-use crate::pipeline::manual_trigger::ManualTrigger;
+use crate::pipeline::manual_trigger::{ManualTrigger, TriggerError};
+use crate::quotas::NamespaceQuotas;
 
 use empty_queue::EmptyQueue;
 
@@ -42,6 +43,7 @@ pub(crate) struct Admin {
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) trigger: ManualTrigger,
@@ -71,6 +73,7 @@ impl SchedulerAdmin for Admin {
             held_claims: self.claims.held(),
             executors: LiveExecutors { ready, not_ready },
             clock_offset_ms: self.clock.offset_ms(),
+            quota_refusals: self.quotas.refusals(),
             ..self.counters.scheduler_counts()
         }
     }
@@ -85,9 +88,16 @@ impl SchedulerAdmin for Admin {
         let task = tokio::spawn(async move { trigger.trigger(&request).await });
         let triggered = task.await.unwrap_or_else(|e| {
             self.claims.set_uncertain();
-            Err(StoreError::new(ErrorKind::Transient, "failed to trigger a job").caused_by(e))
+            let error = StoreError::new(ErrorKind::Transient, "failed to trigger a job");
+            Err(error.caused_by(e).into())
         });
-        Ok(triggered?)
+        triggered.map_err(|error| match error {
+            TriggerError::Store(error) => AdminError::Store(error),
+            TriggerError::Quota(refusal) => AdminError::Quota {
+                reason: refusal.reason,
+                retry_after_ms: refusal.retry_after_ms,
+            },
+        })
     }
 
     async fn queues(&self) -> Result<Vec<QueueDepth>, AdminError> {
@@ -148,18 +158,22 @@ impl SchedulerAdmin for Admin {
 
     async fn replay_dead_letters(
         &self,
+        namespace: Option<&Namespace>,
         ids: &[i64],
         by: &Actor,
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
-        let letters = self.store.dead_letters_by_id(ids).await?;
+        let mut letters = self.store.dead_letters_by_id(ids).await?;
+        letters.retain(|letter| namespace.is_none() || letter.namespace.as_ref() == namespace);
         let mut replayed = Vec::with_capacity(letters.len());
         let (mut published, mut messages) = (Vec::new(), Vec::new());
+        let mut audited = Vec::new();
         for letter in letters {
             let id = letter.id;
             let target = self.replay_target(&letter).await?;
             match target {
                 Ok(queue) => {
                     published.push(id);
+                    audited.push((id, letter.namespace));
                     messages.push(Outgoing {
                         queue,
                         topic: letter.topic,
@@ -174,7 +188,7 @@ impl SchedulerAdmin for Admin {
                 }),
             }
         }
-        let entries = letters_replayed(by, published.iter().copied());
+        let entries = letters_replayed(by, audited.into_iter());
         self.audit.record(&entries).await?;
         let answers = self
             .broker
@@ -189,7 +203,7 @@ impl SchedulerAdmin for Admin {
             let refused = answer.err().map(|refusal| refusal.to_string());
             replayed.push(ReplayedDeadLetter { id, refused });
         }
-        self.store.delete_dead_letters(&done, by).await?;
+        self.store.delete_dead_letters(namespace, &done, by).await?;
         Ok(replayed)
     }
 }

@@ -48,6 +48,7 @@ mod tests {
             topic: String::new(),
             reason: String::new(),
             origin: origin.map(str::to_owned),
+            namespace: None,
             at: Timestamp::from_millis(0),
             payload: b"not a trigger".to_vec(),
         };

@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::queue_consumer::settle_all;
-use crate::refused_messages::{BY_SCHEDULER, RefusedMessages};
+use crate::refused_messages::{LetterOrigin, RefusedMessages, namespace_of};
 use crate::scheduler_report::attempt_ended;
 use crate::store_mismatch::store_mismatch;
 
@@ -251,7 +251,7 @@ impl ExecutorAttempts {
         delivery: &Delivery,
         reason: String,
     ) -> NewDeadLetter {
-        let origin = Some(BY_SCHEDULER.to_owned());
+        let origin = LetterOrigin::scheduler(namespace_of(queue));
         self.refused.letter(queue, delivery, reason, origin)
     }
 

@@ -18,7 +18,7 @@ use crate::origin::forged::Forged;
 use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
 use crate::origin::origins::Origins;
 use crate::queue_consumer::QueueConsumer;
-use crate::refused_messages::{RefusedMessages, by_executor, key, log};
+use crate::refused_messages::{LetterOrigin, RefusedMessages, key, log};
 
 pub(crate) struct DeadLetters {
     pub(crate) store: Arc<dyn Store>,
@@ -133,7 +133,11 @@ impl DeadLetters {
 fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> NewDeadLetter {
     // The payload has the time, so different letters differ.
     let key = key(&[&delivery.payload]);
-    let origin = received.origin.as_ref().map(by_executor);
+    let LetterOrigin { origin, namespace } = received
+        .origin
+        .as_ref()
+        .map(LetterOrigin::executor)
+        .unwrap_or_default();
     match &received.letter {
         Ok(dead) => NewDeadLetter {
             key,
@@ -141,6 +145,7 @@ fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> New
             topic: dead.topic.clone(),
             reason: dead.reason.clone(),
             origin,
+            namespace,
             at: Timestamp::from_millis(dead.at_ms),
             payload: dead.payload.to_vec(),
         },
@@ -150,6 +155,7 @@ fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> New
             topic: delivery.topic.clone(),
             reason: format!("published to the dead-letter queue by another program: {e}"),
             origin: None,
+            namespace: None,
             at: now,
             payload: delivery.payload.to_vec(),
         },

@@ -81,9 +81,10 @@ impl ReceivedLetter {
             }
             let executor = reader_of(moved)?;
             let trigger = decode::<Trigger>(&moved.payload).ok()?;
-            signer
-                .has_signed(&moved.payload, &trigger)
-                .then_some(executor)
+            // An executor that has the trigger may send it in a letter that names the queue of another one. The signature
+            // covers the executor that it was written for.
+            let is_for = trigger.group == executor.group && trigger.executor == executor.name;
+            (is_for && signer.has_signed(&moved.payload, &trigger)).then_some(executor)
         });
         let is_moved = moved.is_some();
         Self {

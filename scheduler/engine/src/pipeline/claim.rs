@@ -1,18 +1,21 @@
 //! Claim: fires due jobs, and takes over waiting runs that no live node has claimed.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{MisfirePolicy, OutcomeKind, RunKind, Timestamp};
+use cueline_model::{MisfirePolicy, Namespace, OutcomeKind, RunKind, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{ClaimedRun, FireDueRequest, NodeId, Store, StoreError};
+use cueline_store::{ClaimedRun, FireDueRequest, FiredRuns, NodeId, Planner, Store, StoreError};
 
 use super::broadcast_hold::BroadcastHold;
 use super::plan::SchedulePlanner;
+use super::quota_planner::QuotaPlanner;
 use crate::claims::NodeClaims;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::liveness::self_check::SelfCheck;
+use crate::quotas::NamespaceQuotas;
 use crate::scheduler_report::attempt_ended;
 
 /// Claims runs that are due within the lookahead and puts them on the wheel.
@@ -22,6 +25,7 @@ pub(crate) struct Claim {
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) self_check: Arc<SelfCheck>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) lookahead_ms: u64,
     pub(crate) poll_ms: u64,
     pub(crate) batch: usize,
@@ -130,7 +134,7 @@ impl Claim {
             },
             max_runs: batch,
         };
-        let fired = match self.store.fire_due(request, &planner).await {
+        let fired = match self.fire(request, planner).await {
             Ok(fired) => fired,
             Err(e) => {
                 // A transaction that is too large for this database would fail in the same way again.
@@ -150,6 +154,42 @@ impl Claim {
         // A batch of held jobs only is the same at once again.
         let is_all_held = broadcasts.holds && fired.due_jobs == 0;
         Ok(fired.limit_reached && !is_all_held)
+    }
+
+    /// Fires due jobs within the quotas of their namespaces.
+    async fn fire(
+        &self,
+        request: FireDueRequest,
+        schedule: SchedulePlanner,
+    ) -> Result<FiredRuns, StoreError> {
+        let waiting = self.quotas.waiting();
+        let with_quotas = QuotaPlanner {
+            schedule,
+            waiting: &waiting,
+        };
+        let planner: &dyn Planner = if waiting.is_empty() {
+            &with_quotas.schedule
+        } else {
+            &with_quotas
+        };
+        let fired = self.store.fire_due(request, planner).await?;
+        if !waiting.is_empty() {
+            self.note_fired(&fired);
+        }
+        Ok(fired)
+    }
+
+    fn note_fired(&self, fired: &FiredRuns) {
+        let mut written: HashMap<Namespace, usize> = HashMap::new();
+        for run in &fired.runs {
+            *written.entry(run.job.spec.name.namespace()).or_default() += 1;
+        }
+        for (namespace, runs) in &written {
+            self.quotas.add_waiting(namespace, *runs);
+        }
+        for (namespace, fires) in &fired.skipped_by_quota {
+            self.quotas.note_skipped(namespace, *fires);
+        }
     }
 
     async fn skip_misfires(&self, misfires: Vec<ClaimedRun>) -> Result<(), StoreError> {

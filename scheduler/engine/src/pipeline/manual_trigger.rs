@@ -3,14 +3,37 @@
 use std::sync::Arc;
 
 use crate::claims::NodeClaims;
+use crate::database_clock::DatabaseClock;
+use crate::quotas::{NamespaceQuotas, QuotaRefusal};
 use cueline_runtime::Activator;
 use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
+
+/// Why a job was not triggered.
+#[derive(Debug)]
+pub(crate) enum TriggerError {
+    Store(StoreError),
+    Quota(QuotaRefusal),
+}
+
+impl From<StoreError> for TriggerError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<QuotaRefusal> for TriggerError {
+    fn from(refusal: QuotaRefusal) -> Self {
+        Self::Quota(refusal)
+    }
+}
 
 /// Writes the runs of a trigger request. Due runs are written as claimed by this node and go to its wheel at once.
 #[derive(Clone)]
 pub(crate) struct ManualTrigger {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) claims: Arc<NodeClaims>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) claim: Activator,
     pub(crate) max_claimed: usize,
 }
@@ -21,7 +44,9 @@ impl ManualTrigger {
     pub(crate) async fn trigger(
         &self,
         request: &TriggerRequest,
-    ) -> Result<TriggerOutcome, StoreError> {
+    ) -> Result<TriggerOutcome, TriggerError> {
+        let namespace = request.job.namespace();
+        self.quotas.admit_trigger(&namespace, self.clock.now())?;
         // A node at its memory limit leaves the runs unclaimed for any node with room.
         let node = self
             .claims
@@ -34,6 +59,9 @@ impl ManualTrigger {
             self.claims.set_uncertain();
         }
         let (triggered, runs) = triggered?;
+        if !triggered.duplicate {
+            self.quotas.add_waiting(&namespace, triggered.runs.len());
+        }
         if runs.is_empty() {
             self.claim.wake();
         }

@@ -22,6 +22,7 @@ pub(crate) mod manual_trigger;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod publish;
+mod quota_planner;
 mod report_batch;
 mod report_bounds;
 pub(crate) mod trigger_requests;

@@ -8,7 +8,7 @@ use cueline_store::{AttemptReport, NewDeadLetter};
 use super::report_bounds::{MAX_REPORTS, beyond};
 use crate::origin::forged::Forged;
 use crate::origin::origins::Opened;
-use crate::refused_messages::{BY_SCHEDULER, RefusedMessages, by_executor};
+use crate::refused_messages::{LetterOrigin, RefusedMessages};
 use crate::store_mismatch::store_mismatch;
 
 /// A delivery whose origin was looked at.
@@ -87,17 +87,19 @@ impl Batch {
         refused
             .filter_map(|(message, reason)| {
                 let reason = reason.clone()?;
-                let origin = message.opened.as_ref().ok().map(origin);
+                let opened = message.opened.as_ref().ok();
+                let origin = opened.map(origin).unwrap_or_default();
                 Some(refused_messages.letter(&QueueId::Results, message.delivery, reason, origin))
             })
             .collect()
     }
 }
 
-fn origin(opened: &Opened<'_>) -> String {
+fn origin(opened: &Opened<'_>) -> LetterOrigin {
     match &opened.executor {
-        Some(executor) => by_executor(executor),
-        None => BY_SCHEDULER.to_owned(),
+        Some(executor) => LetterOrigin::executor(executor),
+        // Without seals, nothing but the message itself says whose it is.
+        None => LetterOrigin::scheduler(None),
     }
 }
 

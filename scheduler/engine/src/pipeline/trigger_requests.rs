@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Delivery, QueueId, Settlement};
-use cueline_model::{Actor, ActorKind, JobName, Namespace};
+use cueline_model::{Actor, ActorKind, JobName, NameError, Namespace};
 use cueline_protocol::{TriggerRequest as RequestMessage, decode};
 use cueline_runtime::Stop;
 use cueline_store::{ErrorKind, TriggerRequest};
 
-use super::manual_trigger::ManualTrigger;
+use super::manual_trigger::{ManualTrigger, TriggerError};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
 use crate::queue_consumer::QueueConsumer;
-use crate::refused_messages::{BY_SCHEDULER, RefusedMessages};
+use crate::refused_messages::{LetterOrigin, RefusedMessages};
 
 /// Messages fetched at once.
 const BATCH: usize = 200;
@@ -93,17 +93,24 @@ impl TriggerRequests {
         };
         match self.trigger.trigger(&request).await {
             Ok(_) => Ok(Settlement::Ack),
-            Err(e) if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) => {
+            Err(TriggerError::Store(e))
+                if matches!(e.kind(), ErrorKind::Transient | ErrorKind::Broken) =>
+            {
                 tracing::warn!(job = %request.job, error = %e, "failed to carry out a trigger request; trying again. Check the database");
                 Ok(Settlement::Retry(RETRY_AFTER))
             }
-            Err(e) => Err(format!("failed to trigger {}: {e}", request.job)),
+            Err(TriggerError::Store(e)) => Err(format!("failed to trigger {}: {e}", request.job)),
+            Err(TriggerError::Quota(refusal)) => Err(format!(
+                "failed to trigger {}: {}",
+                request.job, refusal.reason
+            )),
         }
     }
 
-    /// Stores the request as a dead letter.
+    /// Stores the request as a dead letter of the namespace that it was published for: the broker's permissions are about
+    /// that address, and not about what the message says.
     async fn refuse(&self, delivery: &Delivery, reason: String) -> Settlement {
-        let origin = Some(BY_SCHEDULER.to_owned());
+        let origin = LetterOrigin::scheduler(addressed(&delivery.topic).ok());
         let letter = self.refused.letter(&Self::QUEUE, delivery, reason, origin);
         match self.refused.keep(&[letter]).await {
             Ok(()) => Settlement::Ack,
@@ -118,12 +125,7 @@ impl TriggerRequests {
 /// Returns why the address of a request, which the broker's permissions are about, is not that of its job. A sender who
 /// may publish to the addresses of one namespace cannot request the jobs of another.
 fn check_address(topic: &str, job: &JobName) -> Result<(), String> {
-    let addressed = if topic.contains('/') {
-        topic.parse::<JobName>().map(|name| name.namespace())
-    } else {
-        Ok(Namespace::default())
-    };
-    match addressed {
+    match addressed(topic) {
         Ok(namespace) if job.is_in(&namespace) => Ok(()),
         Ok(namespace) => Err(format!(
             "failed to trigger {job}: the request was published for the namespace {namespace}; publish it for {}",
@@ -132,6 +134,15 @@ fn check_address(topic: &str, job: &JobName) -> Result<(), String> {
         Err(error) => Err(format!(
             "failed to trigger {job}: the request was published for {topic:?}, which is not a job: {error}"
         )),
+    }
+}
+
+/// The namespace that a request was published for.
+fn addressed(topic: &str) -> Result<Namespace, NameError> {
+    if topic.contains('/') {
+        topic.parse::<JobName>().map(|name| name.namespace())
+    } else {
+        Ok(Namespace::default())
     }
 }
 

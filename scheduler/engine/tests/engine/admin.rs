@@ -203,12 +203,19 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
         .await
         .expect_err("the store fails");
     let store = fixture.real();
-    assert_eq!(store.dead_letters(None, 9).await.expect("reads").len(), 2);
+    assert_eq!(
+        store
+            .dead_letters(None, None, 9)
+            .await
+            .expect("reads")
+            .len(),
+        2
+    );
     eventually("they are delivered again", async || {
         engine.store_dead_letters().await.expect("keeps") == 2
     })
     .await;
-    let letters = store.dead_letters(None, 9).await.expect("reads");
+    let letters = store.dead_letters(None, None, 9).await.expect("reads");
     assert_eq!(letters.len(), 2, "{letters:?}");
     let unreadable = letters
         .iter()
@@ -222,7 +229,7 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
     let ids: Vec<i64> = letters.iter().map(|l| l.id).collect();
     let replayed = engine
         .admin()
-        .replay_dead_letters(&ids, &actor("a test"))
+        .replay_dead_letters(None, &ids, &actor("a test"))
         .await
         .expect("replays");
     let done = ReplayedDeadLetter {
@@ -241,7 +248,7 @@ async fn dead_letters_are_stored_once_and_replayed_into_their_queue() {
         .await
         .expect("fetches");
     assert_eq!(back[0].payload, &b"unreadable"[..]);
-    let left = store.dead_letters(None, 9).await.expect("reads");
+    let left = store.dead_letters(None, None, 9).await.expect("reads");
     assert_eq!(left.len(), 1, "{left:?}");
 }
 

@@ -300,7 +300,7 @@ async fn a_dead_letter_counts_with_the_seal_of_its_queues_executor() {
     let ids: Vec<i64> = letters.iter().map(|l| l.id).collect();
     let admin = attack.engine.admin();
     let replayed = admin
-        .replay_dead_letters(&ids, &actor("a test"))
+        .replay_dead_letters(None, &ids, &actor("a test"))
         .await
         .expect("answers");
     for one in replayed {
@@ -352,9 +352,51 @@ async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
     assert_eq!(origins, [Some("executor default/victim"), None, None]);
     let admin = attack.engine.admin();
     let replayed = admin
-        .replay_dead_letters(&[stored[0].id], &actor("a test"))
+        .replay_dead_letters(None, &[stored[0].id], &actor("a test"))
         .await;
     assert_eq!(replayed.expect("replays")[0].refused, None);
     tick(&mut attack.engine).await;
     assert_eq!(attack.state().await, RunState::Succeeded);
+}
+
+/// G18: the verified origin decides whose letter it is, and never what the letter says.
+#[tokio::test]
+async fn a_letter_belongs_to_the_namespace_of_its_verified_origin() {
+    let mut attack = Attack::new().await;
+    let of_team = QueueId::Executor {
+        group: "team-b/default".to_owned(),
+        executor: "attacker".to_owned(),
+    };
+    let named = |queue: &QueueId| {
+        let letter = DeadLetter {
+            topic: "team-b/job".to_owned(),
+            ..letter(queue, br#"{"v":1,"job":"team-b/job"}"#.to_vec())
+        };
+        letter.encode().expect("encodes")
+    };
+    let seal = |letter: Vec<u8>| attack.attacker.seal(Purpose::DeadLetter, letter);
+    let letters = [
+        // From its own queue, about a job of another namespace.
+        seal(named(&attack.attacker.queue()).into()),
+        // As if it came from an executor of another namespace: sealed, and without a seal.
+        seal(named(&of_team).into()),
+        named(&of_team).into(),
+    ];
+    let count = letters.len();
+    for payload in letters {
+        attack.fixture.put(&QueueId::Dead, payload).await;
+    }
+    let stored = attack.engine.store_dead_letters().await;
+    assert_eq!(stored.expect("stores"), count);
+    let stored = attack.fixture.dead_letters().await;
+    let namespaces: Vec<_> = stored
+        .iter()
+        .map(|letter| {
+            letter
+                .namespace
+                .as_ref()
+                .map(cueline_model::Namespace::as_str)
+        })
+        .collect();
+    assert_eq!(namespaces, [Some("default"), None, None]);
 }

@@ -21,6 +21,7 @@ mod late_publish;
 mod lease_times;
 mod misfire;
 mod node_loss;
+mod quotas;
 mod random_faults;
 mod reconcile;
 mod refused_copies;

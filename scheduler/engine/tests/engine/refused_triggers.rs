@@ -85,7 +85,7 @@ pub(crate) async fn read(
 }
 
 pub(crate) async fn stored_letters(fixture: &Fixture) -> usize {
-    let letters = fixture.real().dead_letters(None, 100).await;
+    let letters = fixture.real().dead_letters(None, None, 100).await;
     letters.expect("reads").len()
 }
 
@@ -116,11 +116,11 @@ async fn the_trigger_of_an_ended_attempt_is_not_replayed() {
     let (mut engine, mut e1, _) = queued_in(&fixture, json!({})).await;
     refuse(&fixture, &e1).await;
     handle(&mut engine, &mut e1).await;
-    let letters = fixture.real().dead_letters(None, 9).await;
+    let letters = fixture.real().dead_letters(None, None, 9).await;
     let ids = [letters.expect("reads")[0].id];
     let replayed = engine
         .admin()
-        .replay_dead_letters(&ids, &actor("a test"))
+        .replay_dead_letters(None, &ids, &actor("a test"))
         .await;
     let refused = replayed.expect("answers").remove(0).refused;
     assert!(

@@ -211,11 +211,39 @@ async fn a_signed_trigger_that_the_broker_moved_is_replayed_with_its_signature()
     let ids: Vec<i64> = fixture.dead_letters().await.iter().map(|l| l.id).collect();
     let replayed = engine
         .admin()
-        .replay_dead_letters(&ids, &actor("ann"))
+        .replay_dead_letters(None, &ids, &actor("ann"))
         .await;
     let replayed = replayed.expect("answers");
     let done = replayed.iter().filter(|one| one.refused.is_none());
     assert_eq!(done.count(), 1);
     let taken = take(&fixture, &e1.queue()).await;
     assert_eq!(taken, [(genuine, trigger)]);
+}
+
+/// A worker may send a trigger that it has received as if the broker had moved it from a queue of another namespace.
+#[tokio::test]
+async fn a_signed_trigger_belongs_to_the_executor_that_it_is_signed_for() {
+    let fixture = Fixture::new().await;
+    let e1 = fixture.enrolled_executor("e1", 1).await;
+    let origins = Origins::enrolled(fixture.store.clone());
+    let mut engine = fixture.signing_engine(keys(), origins).await;
+    e1.heartbeat().await;
+    fixture.apply("job", json!({})).await;
+    fixture.trigger("job").await;
+    assert_eq!(tick(&mut engine).await, 1);
+    let (genuine, _) = take(&fixture, &e1.queue()).await.remove(0);
+    let of_team = QueueId::Executor {
+        group: "team-b/default".to_owned(),
+        executor: "e1".to_owned(),
+    };
+    let moved = DeadLetter {
+        by_broker: true,
+        ..letter(&of_team, genuine)
+    };
+    let payload = moved.encode().expect("encodes");
+    fixture.put(&QueueId::Dead, payload).await;
+    let stored = engine.store_dead_letters().await;
+    assert_eq!(stored.expect("stores"), 1);
+    let stored = fixture.dead_letters().await.remove(0);
+    assert_eq!((stored.origin, stored.namespace), (None, None));
 }

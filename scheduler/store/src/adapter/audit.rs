@@ -13,7 +13,7 @@ use super::definitions::{parse_definition, serialize_definition};
 use super::worker_keys::{EnrolmentWrites, TokenRow};
 use crate::{
     AuditEntry, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES, NewAuditEntry, NewEnrolmentToken,
-    NewWorkerKey, StoreError, TriggerRequest, WorkerKeyState,
+    NewWorkerKey, Quotas, StoreError, TriggerRequest, WorkerKeyState,
 };
 
 /// The most entries that one statement writes. With values of [`MAX_AUDIT_VALUE_BYTES`], they take 32 MiB.
@@ -158,17 +158,18 @@ pub fn run_cancelled(
     })
 }
 
-/// A deleted dead letter: id, queue, topic, reason, time, size of the payload in bytes.
-pub type DeletedLetterRow = (i64, String, String, String, i64, i64);
+/// A deleted dead letter: id, queue, topic, reason, time, size of the payload in bytes, namespace.
+pub type DeletedLetterRow = (i64, String, String, String, i64, i64, Option<String>);
 
 /// Deleted dead letters. Their payloads are not kept.
 pub fn letters_deleted(by: &Actor, rows: Vec<DeletedLetterRow>) -> Vec<NewAuditEntry> {
     rows.into_iter()
-        .map(|(id, queue, topic, reason, at, payload_bytes)| {
+        .map(|(id, queue, topic, reason, at, payload_bytes, namespace)| {
             let before = json!({
                 "queue": queue, "topic": topic, "reason": reason, "at": at, "payload_bytes": payload_bytes,
             });
             NewAuditEntry {
+                namespace: namespace.and_then(|text| text.parse().ok()),
                 before: Some(before.to_string()),
                 ..entry(by, "dead_letter.delete", id.to_string())
             }
@@ -177,9 +178,37 @@ pub fn letters_deleted(by: &Actor, rows: Vec<DeletedLetterRow>) -> Vec<NewAuditE
 }
 
 /// Dead letters that are about to be published to their queues again.
-pub fn letters_replayed(by: &Actor, ids: impl Iterator<Item = i64>) -> Vec<NewAuditEntry> {
-    ids.map(|id| entry(by, "dead_letter.replay", id.to_string()))
+pub fn letters_replayed(
+    by: &Actor,
+    letters: impl Iterator<Item = (i64, Option<Namespace>)>,
+) -> Vec<NewAuditEntry> {
+    letters
+        .map(|(id, namespace)| NewAuditEntry {
+            namespace,
+            ..entry(by, "dead_letter.replay", id.to_string())
+        })
         .collect()
+}
+
+/// The quotas of a namespace that were set, changed or deleted.
+pub fn quotas_changed(
+    by: &Actor,
+    namespace: &Namespace,
+    before: Option<&Quotas>,
+    after: Option<&Quotas>,
+) -> NewAuditEntry {
+    let action = if after.is_some() {
+        "quota.set"
+    } else {
+        "quota.delete"
+    };
+    let value = |quotas: &Quotas| json!(quotas).to_string();
+    NewAuditEntry {
+        namespace: Some(namespace.clone()),
+        before: before.map(value),
+        after: after.map(value),
+        ..entry(by, action, namespace.as_str())
+    }
 }
 
 /// What an operator does to an executor's queue.

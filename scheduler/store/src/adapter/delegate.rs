@@ -39,9 +39,9 @@ macro_rules! with_store_methods {
             read executors() -> Vec<Executor>: "list executors";
             write forget_executors(executors: &[(ExecutorId, Timestamp)]) -> Vec<ExecutorId>: "forget executors";
             write insert_dead_letters(letters: &[NewDeadLetter]) -> u64: "store dead letters";
-            read dead_letters(before: Option<i64>, limit: usize) -> Vec<DeadLetter>: "list dead letters";
+            read dead_letters(namespace: Option<&Namespace>, before: Option<i64>, limit: usize) -> Vec<DeadLetter>: "list dead letters";
             read dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>: "read dead letters";
-            write delete_dead_letters(ids: &[i64], by: &Actor) -> u64: "delete dead letters";
+            write delete_dead_letters(namespace: Option<&Namespace>, ids: &[i64], by: &Actor) -> u64: "delete dead letters";
             write create_enrolment_token(token: &NewEnrolmentToken) -> bool: "create an enrolment token";
             read enrolment_tokens() -> Vec<StoredEnrolmentToken>: "list enrolment tokens";
             write delete_enrolment_token(id: &str, by: &Actor) -> bool: "delete an enrolment token";

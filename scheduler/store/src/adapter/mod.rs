@@ -24,6 +24,7 @@ pub mod namespaces;
 pub mod new_run;
 pub mod parents;
 pub mod queries;
+pub mod quotas;
 pub mod repeated_trigger;
 pub mod report_batch;
 pub mod run_numbers;

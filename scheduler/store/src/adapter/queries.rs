@@ -75,12 +75,21 @@ pub fn store_stats(
     })
 }
 
-/// A stored dead letter: id, queue, topic, reason, time, payload, origin.
-pub type DeadLetterRow = (i64, String, String, String, i64, Vec<u8>, Option<String>);
+/// A stored dead letter: id, queue, topic, reason, time, payload, origin, namespace.
+pub type DeadLetterRow = (
+    i64,
+    String,
+    String,
+    String,
+    i64,
+    Vec<u8>,
+    Option<String>,
+    Option<String>,
+);
 
-/// A dead letter from its row.
+/// A dead letter from its row. One with an unreadable namespace belongs to none.
 pub fn dead_letter(row: DeadLetterRow) -> DeadLetter {
-    let (id, queue, topic, reason, at, payload, origin) = row;
+    let (id, queue, topic, reason, at, payload, origin, namespace) = row;
     DeadLetter {
         id,
         queue,
@@ -89,6 +98,7 @@ pub fn dead_letter(row: DeadLetterRow) -> DeadLetter {
         at: Timestamp::from_millis(at),
         payload,
         origin,
+        namespace: namespace.and_then(|text| text.parse().ok()),
     }
 }
 

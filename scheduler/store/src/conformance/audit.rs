@@ -196,17 +196,22 @@ pub async fn deleted_dead_letters_leave_one_entry_each(fixture: &Fixture) {
         at: fixture.now(),
         payload: b"four".to_vec(),
         origin: None,
+        namespace: None,
     });
     let inserted = fixture.store.insert_dead_letters(&letters).await;
     assert_eq!(inserted.expect("inserts"), 2);
     let mut log = Log::of(fixture);
     assert!(log.next().await.is_empty());
-    let stored = fixture.store.dead_letters(None, 9).await.expect("lists");
+    let stored = fixture
+        .store
+        .dead_letters(None, None, 9)
+        .await
+        .expect("lists");
     let ids: Vec<i64> = stored.iter().map(|letter| letter.id).collect();
     for _ in 0..2 {
         let deleted = fixture
             .store
-            .delete_dead_letters(&ids[..1], &actor("ann"))
+            .delete_dead_letters(None, &ids[..1], &actor("ann"))
             .await;
         deleted.expect("deletes");
     }
@@ -333,7 +338,7 @@ pub async fn calls_without_an_effect_leave_no_entry(fixture: &Fixture) {
         ErrorKind::NotFound,
         "999999",
     );
-    let deleted = store.delete_dead_letters(&[7], &by).await;
+    let deleted = store.delete_dead_letters(None, &[7], &by).await;
     assert_eq!(deleted.expect("answers"), 0);
     let of = executor("default", "e1");
     let set = store

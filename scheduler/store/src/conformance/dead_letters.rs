@@ -1,6 +1,6 @@
 //! Dead letters.
 
-use super::fixture::{Fixture, actor};
+use super::fixture::{Fixture, actor, name};
 use crate::{DeadLetter, NewDeadLetter};
 
 fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
@@ -12,11 +12,16 @@ fn letter(key: &str, payload: &[u8]) -> NewDeadLetter {
         at: super::fixture::START,
         payload: payload.to_vec(),
         origin: None,
+        namespace: None,
     }
 }
 
 async fn all(fixture: &Fixture) -> Vec<DeadLetter> {
-    fixture.store.dead_letters(None, 100).await.expect("reads")
+    fixture
+        .store
+        .dead_letters(None, None, 100)
+        .await
+        .expect("reads")
 }
 
 /// The payload is kept byte by byte.
@@ -49,7 +54,7 @@ pub async fn dead_letters_are_kept(fixture: &Fixture) {
             .harness
             .open()
             .await
-            .dead_letters(None, 9)
+            .dead_letters(None, None, 9)
             .await
             .expect("reads"),
         kept
@@ -100,7 +105,11 @@ pub async fn dead_letters_are_paged(fixture: &Fixture) {
     let mut seen = Vec::new();
     let mut before = None;
     loop {
-        let page = fixture.store.dead_letters(before, 10).await.expect("reads");
+        let page = fixture
+            .store
+            .dead_letters(None, before, 10)
+            .await
+            .expect("reads");
         let Some(last) = page.last() else { break };
         before = Some(last.id);
         seen.extend(page.iter().map(|l| l.topic.clone()));
@@ -132,7 +141,7 @@ pub async fn dead_letters_are_found_and_deleted_by_number(fixture: &Fixture) {
     );
     let gone = fixture
         .store
-        .delete_dead_letters(&[ids[2], ids[1], 999_999], &actor("a test"))
+        .delete_dead_letters(None, &[ids[2], ids[1], 999_999], &actor("a test"))
         .await;
     assert_eq!(gone.expect("deletes"), 2);
     assert_eq!(
@@ -148,4 +157,43 @@ pub async fn dead_letters_are_found_and_deleted_by_number(fixture: &Fixture) {
         2
     );
     assert!(all(fixture).await.iter().take(2).all(|l| l.id > ids[2]));
+}
+
+/// A call for one namespace neither shows nor deletes the letters of others, nor those of none.
+pub async fn dead_letters_belong_to_one_namespace(fixture: &Fixture) {
+    let store = &fixture.store;
+    let of = |key: &str, namespace: Option<&str>| NewDeadLetter {
+        namespace: namespace.map(name),
+        ..letter(key, b"x")
+    };
+    let letters = [
+        of("a", Some("team-a")),
+        of("b", Some("team-b")),
+        of("default", Some("default")),
+        of("none", None),
+        of("a2", Some("team-a")),
+    ];
+    store.insert_dead_letters(&letters).await.expect("keeps");
+    let listed = all(fixture).await;
+    let ids: Vec<i64> = listed.iter().rev().map(|letter| letter.id).collect();
+    assert_eq!(listed[1].namespace, None);
+    assert_eq!(listed[0].namespace, Some(name("team-a")));
+    let of_namespace = async |namespace: &str, before, limit| -> Vec<i64> {
+        let found = store
+            .dead_letters(Some(&name(namespace)), before, limit)
+            .await;
+        found.expect("reads").iter().map(|l| l.id).collect()
+    };
+    assert_eq!(of_namespace("team-a", None, 9).await, [ids[4], ids[0]]);
+    assert_eq!(of_namespace("team-a", None, 1).await, [ids[4]]);
+    assert_eq!(of_namespace("team-a", Some(ids[4]), 9).await, [ids[0]]);
+    assert_eq!(of_namespace("default", None, 9).await, [ids[2]]);
+    assert!(of_namespace("team", None, 9).await.is_empty());
+    let team = name("team-a");
+    let gone = store
+        .delete_dead_letters(Some(&team), &ids, &actor("ann"))
+        .await;
+    assert_eq!(gone.expect("deletes"), 2);
+    let left: Vec<i64> = all(fixture).await.iter().map(|l| l.id).collect();
+    assert_eq!(left, [ids[3], ids[2], ids[1]]);
 }

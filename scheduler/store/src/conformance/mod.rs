@@ -25,6 +25,7 @@ pub mod newer_rows;
 pub mod nodes;
 pub mod preconditions;
 pub mod queries;
+pub mod quotas;
 pub mod random_calls;
 pub mod reports;
 pub mod sessions;
@@ -78,7 +79,10 @@ macro_rules! store_conformance {
                 overdue_ignores_later_timeouts, overdue_counts_from_the_last_start,
                 a_start_in_the_far_future_is_limited;
             logs: lines_are_ordered, repeated_lines_are_ignored, the_cursor_continues_after_the_last_line, late_lines_are_kept, lines_of_other_executors_are_refused, odd_text_survives;
-            dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number;
+            dead_letters: dead_letters_are_kept, a_dead_letter_is_kept_once, dead_letters_are_paged, dead_letters_are_found_and_deleted_by_number, dead_letters_belong_to_one_namespace;
+            quotas: quotas_are_kept_until_they_are_deleted, changes_of_quotas_are_in_the_audit_log, quotas_are_changed_by_version, max_jobs_bounds_new_jobs,
+                max_jobs_is_exact_under_concurrent_applies, namespaces_are_listed_with_their_numbers, namespaces_are_paged_and_filtered,
+                fires_beyond_the_quota_are_skipped;
             worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded, a_token_enrols_its_namespace_only,
                 a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each;
@@ -166,6 +170,7 @@ mod tests {
             include_str!("nodes.rs"),
             include_str!("preconditions.rs"),
             include_str!("queries.rs"),
+            include_str!("quotas.rs"),
             include_str!("random_calls.rs"),
             include_str!("triggers.rs"),
             include_str!("maintenance.rs"),

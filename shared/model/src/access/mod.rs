@@ -73,7 +73,7 @@ impl Grant {
 /// What a request is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// All namespaces, or what belongs to none: dead letters, schedulers, users.
+    /// All namespaces, or what belongs to none: schedulers, users, dead letters without a verified origin.
     Cluster,
     /// All groups of a namespace.
     Namespace(Namespace),
