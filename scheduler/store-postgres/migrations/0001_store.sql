@@ -191,33 +191,51 @@ CREATE TABLE node (
 ) WITH (fillfactor = 50);
 
 CREATE TABLE dead_letter (
-    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at      bigint NOT NULL,
-    key     text   COLLATE "C" NOT NULL,
-    queue   text   NOT NULL,
-    topic   text   NOT NULL,
-    reason  text   NOT NULL,
-    payload bytea  NOT NULL,
+    id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at        bigint NOT NULL,
+    key       text   COLLATE "C" NOT NULL,
+    queue     text   NOT NULL,
+    topic     text   NOT NULL,
+    reason    text   NOT NULL,
+    payload   bytea  NOT NULL,
     -- Who refused the message. NULL if that is not verified.
-    origin  text
+    origin    text,
+    -- NULL if it is not verified to which namespace the letter belongs.
+    namespace text   COLLATE "C"
 );
 
 CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
+CREATE INDEX dead_letter_of_namespace ON dead_letter (namespace, id) WHERE namespace IS NOT NULL;
+
+-- Quotas of namespaces. A namespace needs no row to be used. NULL is no limit.
+CREATE TABLE namespace (
+    name                    text   COLLATE "C" PRIMARY KEY,
+    max_jobs                bigint,
+    max_waiting_runs        bigint,
+    max_triggers_per_minute bigint,
+    version                 bigint NOT NULL,
+    created_at              bigint NOT NULL
+);
 
 -- Tokens enrol keys of workers.
 CREATE TABLE enrolment_token (
-    id         text    COLLATE "C" PRIMARY KEY,
+    id              text    COLLATE "C" PRIMARY KEY,
     -- A secret: its reader can enrol workers.
-    verifier   bytea   NOT NULL,
+    verifier        bytea   NOT NULL,
     -- NULL for all namespaces.
-    namespace  text    COLLATE "C",
-    group_name text    COLLATE "C",
-    executor   text    COLLATE "C",
-    uses_left  bigint  NOT NULL,
-    expires_at bigint,
-    created_at bigint  NOT NULL,
-    created_by text    NOT NULL
+    namespace       text    COLLATE "C",
+    group_name      text    COLLATE "C",
+    executor        text    COLLATE "C",
+    uses_left       bigint  NOT NULL,
+    expires_at      bigint,
+    created_at      bigint  NOT NULL,
+    created_by      text    NOT NULL,
+    -- The idempotency key of the request that created the row, and ends with it. One creator's keys are unique, because
+    -- tokens are created one after the other.
+    idempotency_key text    COLLATE "C"
 );
+
+CREATE INDEX enrolment_token_created ON enrolment_token (created_by, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Public keys of workers. Schedulers read those with a greater number of their last change than the last one that they
 -- have read.
@@ -249,29 +267,33 @@ INSERT INTO worker_key_version (number) VALUES (0);
 
 -- Users. Their numbers are never given again.
 CREATE TABLE account_user (
-    id            bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name          text    COLLATE "C" NOT NULL,
+    id              bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name            text    COLLATE "C" NOT NULL,
     -- The name in lower case.
-    name_key      text    COLLATE "C" NOT NULL,
-    display_name  text    NOT NULL,
+    name_key        text    COLLATE "C" NOT NULL,
+    display_name    text    NOT NULL,
     -- An Argon2id hash. Either it is set, or issuer and subject are, or none of the three.
-    password_hash text,
-    issuer        text    COLLATE "C",
-    subject       text    COLLATE "C",
+    password_hash   text,
+    issuer          text    COLLATE "C",
+    subject         text    COLLATE "C",
     -- A JSON list.
-    grants        text    NOT NULL,
-    enabled       boolean NOT NULL,
+    grants          text    NOT NULL,
+    enabled         boolean NOT NULL,
     -- Enabled, can log in, and has all rights everywhere. It follows from other columns.
-    is_admin      boolean NOT NULL,
-    version       bigint  NOT NULL,
-    created_at    bigint  NOT NULL,
-    created_by    text    NOT NULL,
-    last_login_at bigint
+    is_admin        boolean NOT NULL,
+    version         bigint  NOT NULL,
+    created_at      bigint  NOT NULL,
+    created_by      text    NOT NULL,
+    last_login_at   bigint,
+    -- The idempotency key of the request that created the row, and ends with it. One creator's keys are unique, because
+    -- users are created one after the other.
+    idempotency_key text    COLLATE "C"
 );
 
 CREATE UNIQUE INDEX account_user_name ON account_user (name_key);
 CREATE UNIQUE INDEX account_user_subject ON account_user (issuer, subject) WHERE issuer IS NOT NULL;
 CREATE INDEX account_user_admin ON account_user (id) WHERE is_admin;
+CREATE INDEX account_user_created ON account_user (created_by, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Sessions of users who are logged in. Their secrets are not stored.
 CREATE TABLE session (
@@ -288,25 +310,29 @@ CREATE INDEX session_of_user ON session (user_id);
 CREATE INDEX session_expiry ON session (expires_at);
 
 CREATE TABLE api_token (
-    id           text   COLLATE "C" PRIMARY KEY,
+    id              text   COLLATE "C" PRIMARY KEY,
     -- SHA-256 of the secret.
-    hash         bytea  NOT NULL,
-    name         text   NOT NULL,
+    hash            bytea  NOT NULL,
+    name            text   NOT NULL,
     -- NULL for a token of a program.
-    owner_id     bigint REFERENCES account_user (id),
+    owner_id        bigint REFERENCES account_user (id),
     -- A JSON list.
-    grants       text   NOT NULL,
-    created_at   bigint NOT NULL,
-    created_by   text   NOT NULL,
-    expires_at   bigint,
-    revoked_at   bigint,
+    grants          text   NOT NULL,
+    created_at      bigint NOT NULL,
+    created_by      text   NOT NULL,
+    expires_at      bigint,
+    revoked_at      bigint,
     -- Noted once a minute.
-    last_used_at bigint
+    last_used_at    bigint,
+    -- The idempotency key of the request that created the row, and ends with it. One creator's keys are unique, because
+    -- tokens are created one after the other.
+    idempotency_key text   COLLATE "C"
 );
 
 CREATE UNIQUE INDEX api_token_hash ON api_token (hash);
 CREATE INDEX api_token_of_owner ON api_token (owner_id, id);
 CREATE INDEX api_token_end ON api_token (coalesce(revoked_at, expires_at));
+CREATE INDEX api_token_created ON api_token (created_by, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Transactions that change users, or create or revoke API tokens, lock this row first. So there is one first user, one
 -- administrator is left, and no bound is exceeded.

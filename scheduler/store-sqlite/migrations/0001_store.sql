@@ -156,33 +156,51 @@ CREATE TABLE node (
 ) STRICT;
 
 CREATE TABLE dead_letter (
-    id      INTEGER PRIMARY KEY AUTOINCREMENT,
-    key     TEXT    NOT NULL,
-    queue   TEXT    NOT NULL,
-    topic   TEXT    NOT NULL,
-    reason  TEXT    NOT NULL,
-    at      INTEGER NOT NULL,
-    payload BLOB    NOT NULL,
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,
+    key       TEXT    NOT NULL,
+    queue     TEXT    NOT NULL,
+    topic     TEXT    NOT NULL,
+    reason    TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    payload   BLOB    NOT NULL,
     -- Who refused the message. NULL if that is not verified.
-    origin  TEXT
+    origin    TEXT,
+    -- NULL if it is not verified to which namespace the letter belongs.
+    namespace TEXT
 ) STRICT;
 
 CREATE UNIQUE INDEX dead_letter_key ON dead_letter (key);
+CREATE INDEX dead_letter_of_namespace ON dead_letter (namespace, id) WHERE namespace IS NOT NULL;
+
+-- Quotas of namespaces. A namespace needs no row to be used. NULL is no limit.
+CREATE TABLE namespace (
+    name                    TEXT    PRIMARY KEY,
+    max_jobs                INTEGER,
+    max_waiting_runs        INTEGER,
+    max_triggers_per_minute INTEGER,
+    version                 INTEGER NOT NULL,
+    created_at              INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- Tokens enrol keys of workers.
 CREATE TABLE enrolment_token (
-    id         TEXT    PRIMARY KEY,
+    id              TEXT    PRIMARY KEY,
     -- A secret: its reader can enrol workers.
-    verifier   BLOB    NOT NULL,
+    verifier        BLOB    NOT NULL,
     -- NULL for all namespaces.
-    namespace  TEXT,
-    group_name TEXT,
-    executor   TEXT,
-    uses_left  INTEGER NOT NULL,
-    expires_at INTEGER,
-    created_at INTEGER NOT NULL,
-    created_by TEXT    NOT NULL
+    namespace       TEXT,
+    group_name      TEXT,
+    executor        TEXT,
+    uses_left       INTEGER NOT NULL,
+    expires_at      INTEGER,
+    created_at      INTEGER NOT NULL,
+    created_by      TEXT    NOT NULL,
+    -- The idempotency key of the request that created the row, and ends with it. One creator's keys are unique, because
+    -- tokens are created one after the other.
+    idempotency_key TEXT
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX enrolment_token_created ON enrolment_token (created_by, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Public keys of workers. Schedulers read those with a greater number of their last change than the last one that they
 -- have read.
@@ -213,29 +231,33 @@ INSERT INTO worker_key_version (only_row, number) VALUES (1, 0);
 
 -- Users. Their numbers are never given again.
 CREATE TABLE account_user (
-    id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    name          TEXT    NOT NULL,
+    id              INTEGER PRIMARY KEY AUTOINCREMENT,
+    name            TEXT    NOT NULL,
     -- The name in lower case.
-    name_key      TEXT    NOT NULL,
-    display_name  TEXT    NOT NULL,
+    name_key        TEXT    NOT NULL,
+    display_name    TEXT    NOT NULL,
     -- An Argon2id hash. Either it is set, or issuer and subject are, or none of the three.
-    password_hash TEXT,
-    issuer        TEXT,
-    subject       TEXT,
+    password_hash   TEXT,
+    issuer          TEXT,
+    subject         TEXT,
     -- A JSON list.
-    grants        TEXT    NOT NULL,
-    enabled       INTEGER NOT NULL,
+    grants          TEXT    NOT NULL,
+    enabled         INTEGER NOT NULL,
     -- Enabled, can log in, and has all rights everywhere. It follows from other columns.
-    is_admin      INTEGER NOT NULL,
-    version       INTEGER NOT NULL,
-    created_at    INTEGER NOT NULL,
-    created_by    TEXT    NOT NULL,
-    last_login_at INTEGER
+    is_admin        INTEGER NOT NULL,
+    version         INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,
+    created_by      TEXT    NOT NULL,
+    last_login_at   INTEGER,
+    -- The idempotency key of the request that created the row, and ends with it. One creator's keys are unique, because
+    -- users are created one after the other.
+    idempotency_key TEXT
 ) STRICT;
 
 CREATE UNIQUE INDEX account_user_name ON account_user (name_key);
 CREATE UNIQUE INDEX account_user_subject ON account_user (issuer, subject) WHERE issuer IS NOT NULL;
 CREATE INDEX account_user_admin ON account_user (id) WHERE is_admin = 1;
+CREATE INDEX account_user_created ON account_user (created_by, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Sessions of users who are logged in. Their secrets are not stored.
 CREATE TABLE session (
@@ -252,25 +274,29 @@ CREATE INDEX session_of_user ON session (user_id);
 CREATE INDEX session_expiry ON session (expires_at);
 
 CREATE TABLE api_token (
-    id           TEXT    PRIMARY KEY,
+    id              TEXT    PRIMARY KEY,
     -- SHA-256 of the secret.
-    hash         BLOB    NOT NULL,
-    name         TEXT    NOT NULL,
+    hash            BLOB    NOT NULL,
+    name            TEXT    NOT NULL,
     -- NULL for a token of a program.
-    owner_id     INTEGER REFERENCES account_user (id),
+    owner_id        INTEGER REFERENCES account_user (id),
     -- A JSON list.
-    grants       TEXT    NOT NULL,
-    created_at   INTEGER NOT NULL,
-    created_by   TEXT    NOT NULL,
-    expires_at   INTEGER,
-    revoked_at   INTEGER,
+    grants          TEXT    NOT NULL,
+    created_at      INTEGER NOT NULL,
+    created_by      TEXT    NOT NULL,
+    expires_at      INTEGER,
+    revoked_at      INTEGER,
     -- Noted once a minute.
-    last_used_at INTEGER
+    last_used_at    INTEGER,
+    -- The idempotency key of the request that created the row, and ends with it. One creator's keys are unique, because
+    -- tokens are created one after the other.
+    idempotency_key TEXT
 ) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX api_token_hash ON api_token (hash);
 CREATE INDEX api_token_of_owner ON api_token (owner_id, id);
 CREATE INDEX api_token_end ON api_token (coalesce(revoked_at, expires_at));
+CREATE INDEX api_token_created ON api_token (created_by, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- Run ids are unique within one store only: executors remember an attempt together with the id of its store.
 CREATE TABLE store_identity (

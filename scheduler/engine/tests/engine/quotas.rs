@@ -36,6 +36,7 @@ async fn trigger(engine: &ManualEngine, job: &str) -> Result<(), AdminError> {
         idempotency_key: None,
         run_at: None,
         by: actor("ann"),
+        condition: cueline_store::Precondition::None,
     };
     engine.admin().trigger(request).await.map(drop)
 }
