@@ -405,7 +405,7 @@ impl Api {
                 messages: messages(problem),
                 summary: None,
             },
-            StatusCode::CONFLICT if problem.kind == ALREADY_CREATED => {
+            StatusCode::CONFLICT if *problem.kind == *ALREADY_CREATED => {
                 Failure::with_hint(problem.detail, LOST_SECRET)
             }
             _ => Failure::failed(messages(problem).join("; ")),

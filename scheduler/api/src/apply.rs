@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::Uri;
 use cueline_model::{Actor, JobId, JobName, JobSpec, decode};
-use cueline_store::{AppliedJob, Change, JobPreconditions, Precondition, Revision};
+use cueline_store::{AppliedJob, Change, JobPreconditions, Precondition, Revision, StoreError};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
@@ -23,6 +23,9 @@ use crate::view::ApplyAnswer;
 /// The most jobs that one transaction writes, those with a parent not counted. The scheduler writes its fires between two
 /// transactions.
 const MAX_JOBS_IN_TRANSACTION: usize = 500;
+
+/// How often rights are checked for one request, if others change its jobs between the check and the write.
+const MAX_CHECKS: usize = 2;
 
 /// Reads definitions from `{"jobs": […]}` and reports all problems at once. Validation takes milliseconds for each wrong
 /// name, so it runs off the async threads.
@@ -110,14 +113,7 @@ pub(crate) async fn apply(
     fields.finish()?;
     let specs = definitions(&state, namespace, jobs.unwrap_or_default()).await?;
     if_versions::require_applied(&conditions, &specs)?;
-    check_apply(&state, &caller, &specs).await?;
-    let by = &caller.actor;
-    let applied = if dry_run {
-        let compared = state.store.apply_jobs_if(&specs, &conditions, true, by);
-        compared.await.map_err(Problem::from)
-    } else {
-        write(&state, specs, &conditions, by).await
-    };
+    let applied = check_and_write(&state, &caller, &specs, &conditions, dry_run).await;
     let applied = applied.map_err(if_versions::refused)?;
     if !dry_run {
         // Wait for unchanged jobs too. An earlier call may have changed them and returned while old triggers were still
@@ -132,46 +128,102 @@ pub(crate) async fn apply(
     Ok(Json(ApplyAnswer { dry_run, applied }))
 }
 
-/// Writes definitions in transactions of bounded size, and returns the results in the order of `specs`.
+/// Writes definitions that the caller may apply if the conditions are met, or only compares them.
+///
+/// Rights depend on stored jobs, which others may change or move after the check. The transaction that writes requires them
+/// as they were seen. If one is not, the check is repeated.
+async fn check_and_write(
+    state: &ApiState,
+    caller: &Caller,
+    specs: &[JobSpec],
+    conditions: &JobPreconditions,
+    dry_run: bool,
+) -> Result<Vec<AppliedJob>, Problem> {
+    let by = &caller.actor;
+    for _ in 0..MAX_CHECKS {
+        let checked = check_apply(state, caller, specs).await?;
+        let conditions = checked.with(conditions)?;
+        match write(state, specs, &conditions, dry_run, by).await {
+            Ok(applied) => return Ok(applied),
+            Err(Failed { error, written }) if !checked.is_outdated(&error) => {
+                return Err(incomplete(error.into(), written, specs.len()));
+            }
+            // A further check would take the jobs that are written for unchanged ones.
+            Err(Failed { written, .. }) if written > 0 => {
+                return Err(incomplete(changed_meanwhile(), written, specs.len()));
+            }
+            Err(_) => {}
+        }
+    }
+    Err(changed_meanwhile())
+}
+
+fn changed_meanwhile() -> Problem {
+    Problem::refused(
+        "failed to apply jobs: others changed them during the request; read them and send it again",
+    )
+}
+
+/// Why definitions were not written.
+struct Failed {
+    error: StoreError,
+    /// The jobs that were written before.
+    written: usize,
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self { error, written: 0 }
+    }
+}
+
+/// Writes definitions in transactions of bounded size, or only compares them. Returns the results in the order of `specs`.
 async fn write(
     state: &ApiState,
-    specs: Vec<JobSpec>,
+    specs: &[JobSpec],
     conditions: &JobPreconditions,
+    dry_run: bool,
     by: &Actor,
-) -> Result<Vec<AppliedJob>, Problem> {
+) -> Result<Vec<AppliedJob>, Failed> {
     let store = &state.store;
+    if dry_run {
+        return Ok(store.apply_jobs_if(specs, conditions, true, by).await?);
+    }
     if specs.len() <= MAX_JOBS_IN_TRANSACTION {
-        let applied = store.apply_jobs_if(&specs, conditions, false, by).await?;
+        let applied = store.apply_jobs_if(specs, conditions, false, by).await?;
         state.admin.wake_claim();
         return Ok(applied);
     }
     // Refuses what cannot be applied as a whole, before anything is written.
-    store.apply_jobs_if(&specs, conditions, true, by).await?;
-    let order: Vec<JobName> = specs.iter().map(|spec| spec.name.clone()).collect();
-    let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(order.len());
-    for part in transactions(specs) {
+    store.apply_jobs_if(specs, conditions, true, by).await?;
+    let mut applied: HashMap<JobName, AppliedJob> = HashMap::with_capacity(specs.len());
+    for part in transactions(specs.to_vec()) {
         match store.apply_jobs_if(&part, conditions, false, by).await {
             Ok(written) => applied.extend(written.into_iter().map(|job| (job.name.clone(), job))),
-            Err(error) => return Err(incomplete(error.into(), applied.len(), order.len())),
+            Err(error) => {
+                let written = applied.len();
+                return Err(Failed { error, written });
+            }
         }
         state.admin.wake_claim();
     }
-    let in_order = order.iter().filter_map(|name| applied.remove(name));
+    let in_order = specs.iter().filter_map(|spec| applied.remove(&spec.name));
     Ok(in_order.collect())
 }
 
-/// Writes one definition if the condition is met, and waits until no trigger of the old one can be published any more.
+/// Writes one definition that the caller may apply if the condition is met. Waits until no trigger of the old one can be
+/// published any more.
 pub(crate) async fn write_one(
     state: &ApiState,
-    specs: Vec<JobSpec>,
+    caller: &Caller,
+    specs: &[JobSpec],
     condition: &Precondition,
-    by: &Actor,
 ) -> Result<(Revision, AppliedJob), Problem> {
     let of_each = specs
         .iter()
         .map(|spec| (spec.name.clone(), condition.clone()));
     let conditions: JobPreconditions = of_each.collect();
-    let applied = write(state, specs, &conditions, by).await?;
+    let applied = check_and_write(state, caller, specs, &conditions, false).await?;
     let applied = applied.into_iter().next();
     let applied = applied.and_then(|one| {
         let (id, version) = (one.id?.0, one.version?);

@@ -68,13 +68,17 @@ impl FieldProblems {
 }
 
 /// Why a request was refused or failed.
+///
+/// Most functions return it as their error, so it is kept small: texts that stay as they are have no spare room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The problem type for programs, as a URI reference: `cueline:not-found`.
     #[serde(rename = "type")]
-    pub kind: String,
+    #[schema(value_type = String)]
+    pub kind: Box<str>,
     /// The title of the problem type.
-    pub title: String,
+    #[schema(value_type = String)]
+    pub title: Box<str>,
     /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     pub status: u16,
@@ -85,8 +89,8 @@ pub struct Problem {
     pub errors: Vec<FieldProblem>,
     /// The id of what an earlier request with the same idempotency key has created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub id: Option<String>,
+    #[schema(value_type = Option<String>, nullable = false)]
+    pub id: Option<Box<str>>,
     /// Seconds after which the request may succeed, as in the header `Retry-After`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -96,8 +100,8 @@ pub struct Problem {
 impl Problem {
     fn new(status: StatusCode, kind: &str, title: &str, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("cueline:{kind}"),
-            title: title.to_owned(),
+            kind: format!("cueline:{kind}").into(),
+            title: title.into(),
             status: status.as_u16(),
             detail: detail.into(),
             errors: Vec::new(),
@@ -289,7 +293,7 @@ impl Problem {
         );
         let existing = error.refused_objects().first();
         Self {
-            id: existing.map(|object| object.name.clone()),
+            id: existing.map(|object| object.name.as_str().into()),
             ..problem
         }
     }

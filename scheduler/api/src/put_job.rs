@@ -7,7 +7,7 @@ use cueline_store::{AppliedJob, Change};
 use serde_json::{Map, Value};
 
 use crate::ApiState;
-use crate::access::{Caller, check_apply};
+use crate::access::Caller;
 use crate::apply;
 use crate::body::Body;
 use crate::jobs::{JobPath, job_name};
@@ -53,8 +53,7 @@ pub(crate) async fn replace(
     let definition = named(body.into_object(), &name, &namespace)?;
     let jobs = Value::Array(vec![Value::Object(definition)]);
     let specs = apply::definitions(&state, namespace, jobs).await?;
-    check_apply(&state, &caller, &specs).await?;
-    let written = apply::write_one(&state, specs, &condition, &caller.actor);
+    let written = apply::write_one(&state, &caller, &specs, &condition);
     let (revision, applied) = written.await?;
     let status = if applied.change == Change::Created {
         StatusCode::CREATED

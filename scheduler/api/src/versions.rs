@@ -8,7 +8,7 @@ use cueline_model::{JobId, JobName, Right};
 use cueline_store::{ErrorKind, JobVersion};
 
 use crate::ApiState;
-use crate::access::{Caller, check_apply};
+use crate::access::Caller;
 use crate::apply;
 use crate::body::{Body, Fields};
 use crate::jobs::{JobPath, job_name};
@@ -142,8 +142,8 @@ pub(crate) async fn restore(
         Err(error) if error.kind() == ErrorKind::NotFound => Some(found.enabled),
         Err(error) => return Err(error.into()),
     };
-    check_apply(&state, &caller, std::slice::from_ref(&spec)).await?;
-    let written = apply::write_one(&state, vec![spec], &condition, &caller.actor);
+    let specs = [spec];
+    let written = apply::write_one(&state, &caller, &specs, &condition);
     let (revision, applied) = written.await?;
     let restored = Restored {
         id: JobId(revision.id),

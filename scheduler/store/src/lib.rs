@@ -88,7 +88,7 @@ pub use namespaces::{
 };
 pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
-pub use precondition::{JobPreconditions, Precondition, Revision};
+pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};
 pub use run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine, TimelineEntry};
 pub use worker_keys::{

@@ -98,6 +98,30 @@ impl Precondition {
     }
 }
 
+/// Fails if stored jobs do not fulfil their preconditions. `stored` has each job that a call is about, with its present state
+/// if it exists.
+///
+/// # Errors
+///
+/// [`ErrorKind::Precondition`](crate::ErrorKind::Precondition) with each job whose condition is not met.
+pub fn require_jobs<'a>(
+    conditions: &JobPreconditions,
+    stored: impl IntoIterator<Item = (&'a JobName, Option<Revision>)>,
+) -> Result<(), StoreError> {
+    let refused: Vec<RefusedObject> = stored
+        .into_iter()
+        .filter_map(|(job, stored)| {
+            let reason = conditions.get(job)?.refusal(stored)?;
+            let name = job.as_str().to_owned();
+            Some(RefusedObject { name, reason })
+        })
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::precondition("apply jobs", refused))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,30 +3,75 @@
 //! Each definition needs the right to edit jobs in its group. A change also needs it in the group that the job had before.
 //! A script or a command needs its own right, before as well as after the change. So does an HTTP request with a secret, which
 //! its author could send anywhere.
+//!
+//! The check is not in the transaction that writes. It says what it has seen of each job, and the write requires that.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use cueline_model::handler::HttpSpec;
 use cueline_model::{AccessScope, HandlerSpec, JobId, JobName, JobSpec, Right, TextOrSecret};
-use cueline_store::{Change, ErrorKind, StoreError};
+use cueline_store::{
+    Change, ErrorKind, JobPreconditions, Precondition, Revision, StoreError, require_jobs,
+};
 
 use super::caller::{Caller, missing};
 use crate::ApiState;
 use crate::problem::{FieldProblem, Problem};
+
+/// What the permission to apply definitions depends on.
+#[derive(Debug)]
+pub(crate) enum Checked {
+    /// On nothing that is stored: the caller may apply any definition.
+    Anything,
+    /// On each job being as it was seen: in this state, or absent for `None`.
+    Seen(Vec<(JobName, Option<Revision>)>),
+}
+
+impl Checked {
+    /// The preconditions of the write: those of the request, and that each job is still as it was seen.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Precondition`] if the jobs that were seen do not meet the preconditions of the request.
+    pub(crate) fn with(
+        &self,
+        of_request: &JobPreconditions,
+    ) -> Result<JobPreconditions, StoreError> {
+        let Self::Seen(jobs) = self else {
+            return Ok(of_request.clone());
+        };
+        require_jobs(of_request, jobs.iter().map(|(name, seen)| (name, *seen)))?;
+        // One state fulfils the conditions of the request already.
+        let as_seen = |(name, seen): &(JobName, Option<Revision>)| {
+            let condition = match seen {
+                Some(revision) => Precondition::OneOf(vec![*revision]),
+                None => Precondition::Absent,
+            };
+            (name.clone(), condition)
+        };
+        Ok(jobs.iter().map(as_seen).collect())
+    }
+
+    /// Whether the write was refused because a job is not as it was seen any more. The permission is unknown then.
+    pub(crate) fn is_outdated(&self, error: &StoreError) -> bool {
+        matches!(self, Self::Seen(_)) && error.kind() == ErrorKind::Precondition
+    }
+}
 
 /// Refuses definitions that the caller may not apply. The answer names each of them.
 pub(crate) async fn check_apply(
     state: &ApiState,
     caller: &Caller,
     specs: &[JobSpec],
-) -> Result<(), Problem> {
+) -> Result<Checked, Problem> {
     if caller.may_everywhere(Right::EditJobs) && caller.may_everywhere(Right::EditScripts) {
-        return Ok(());
+        return Ok(Checked::Anything);
     }
     let errors = specs.iter().filter_map(|spec| refusal(caller, spec));
     refuse(errors.collect())?;
     check_parents(state, caller, specs).await?;
-    check_changed(state, caller, specs).await
+    let seen = check_changed(state, caller, specs).await?;
+    Ok(Checked::Seen(seen))
 }
 
 fn refuse(errors: Vec<FieldProblem>) -> Result<(), Problem> {
@@ -112,23 +157,27 @@ fn no_parent(child: &JobName, parent: &JobName) -> StoreError {
     ))
 }
 
-/// Looks at the present definitions of the jobs that would change.
+/// Looks at the present definitions of the jobs that would change. Returns the state of each job.
 async fn check_changed(
     state: &ApiState,
     caller: &Caller,
     specs: &[JobSpec],
-) -> Result<(), Problem> {
+) -> Result<Vec<(JobName, Option<Revision>)>, Problem> {
     let planned = state.store.apply_jobs(specs, true, &caller.actor).await?;
     let changed: Vec<JobId> = planned
         .iter()
         .filter(|job| job.change == Change::Updated)
         .filter_map(|job| job.id)
         .collect();
-    if changed.is_empty() {
-        return Ok(());
-    }
-    let present = state.store.definitions(&changed).await?;
-    let found: HashSet<JobId> = present.iter().map(|job| job.id).collect();
+    let present = if changed.is_empty() {
+        Vec::new()
+    } else {
+        state.store.definitions(&changed).await?
+    };
+    let found: HashMap<JobId, Revision> = present
+        .iter()
+        .map(|job| (job.id, Revision::from(&**job)))
+        .collect();
     let mut errors = Vec::new();
     for job in &present {
         let spec = &job.spec;
@@ -140,10 +189,18 @@ async fn check_changed(
     }
     // A definition that cannot be read may be in any group.
     let unreadable = planned.iter().filter(|job| {
-        job.change == Change::Updated && job.id.is_none_or(|id| !found.contains(&id))
+        job.change == Change::Updated && job.id.is_none_or(|id| !found.contains_key(&id))
     });
     errors.extend(unreadable.map(|job| name_taken(&job.name)));
-    refuse(errors)
+    refuse(errors)?;
+    let seen = planned.into_iter().map(|job| {
+        let planned = job.id.zip(job.version);
+        let planned = planned.map(|(id, version)| Revision { id: id.0, version });
+        // The definition that was looked at may be newer than the comparison.
+        let looked_at = job.id.and_then(|id| found.get(&id).copied());
+        (job.name, looked_at.or(planned))
+    });
+    Ok(seen.collect())
 }
 
 fn name_taken(job: &JobName) -> FieldProblem {

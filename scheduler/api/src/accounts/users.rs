@@ -9,7 +9,9 @@ use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use cueline_model::{AccessScope, Grant, Right};
-use cueline_store::{ErrorKind, Login, NewUser, Revision, StoreError, StoredUser, UserChange};
+use cueline_store::{
+    ErrorKind, Login, NewUser, Precondition, Revision, StoreError, StoredUser, UserChange,
+};
 
 use super::login::found;
 use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
@@ -233,14 +235,14 @@ pub(crate) async fn change(
         grants: new_grants,
         enabled,
         revoke_tokens: false,
-        // The rights were checked for this version.
-        if_version: Some(if_version.unwrap_or(user.version)),
-        condition,
+        if_version,
+        condition: as_seen("change the user", &user, &condition)?,
     };
     let accounts = &state.accounts;
     accounts
         .change_user(&user.name, &change, &caller.actor)
-        .await?;
+        .await
+        .map_err(|error| changed_meanwhile(&condition, error))?;
     Ok(shown(accounts.user(&user.name).await?))
 }
 
@@ -257,7 +259,7 @@ pub(crate) async fn change(
     responses(
         (status = 200, description = "The user is deleted.", body = UserRef),
         (status = 412, description = "The user has another version than in `If-Match`.", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The user is the last one who may do everything.", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The user is the last one who may do everything, or was changed meanwhile.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn delete(
@@ -270,10 +272,13 @@ pub(crate) async fn delete(
 ) -> Result<Json<UserRef>, Problem> {
     query::none(&uri)?;
     let user = managed(&state, &caller, &user_name(path)?).await?;
+    let seen = as_seen("delete the user", &user, &condition)?;
     let deleted = state
         .accounts
-        .delete_user_if(&user.name, &condition, &caller.actor);
-    deleted.await?;
+        .delete_user_if(&user.name, &seen, &caller.actor);
+    deleted
+        .await
+        .map_err(|error| changed_meanwhile(&condition, error))?;
     Ok(Json(UserRef { name: user.name }))
 }
 
@@ -332,14 +337,14 @@ pub(crate) async fn set_password(
         login: Some(Login::Password(hash)),
         // Who had the old password, or a session, may have made some.
         revoke_tokens: !keep_tokens,
-        if_version: Some(user.version),
-        condition,
+        condition: as_seen("change the user", &user, &condition)?,
         ..UserChange::default()
     };
     let changed = state
         .accounts
         .change_user(&user.name, &change, &caller.actor)
-        .await?;
+        .await
+        .map_err(|error| changed_meanwhile(&condition, error))?;
     let user = StoredUser {
         version: changed.version,
         ..user
@@ -419,6 +424,27 @@ async fn managed(state: &ApiState, caller: &Caller, name: &str) -> Result<Stored
         "you may not change user {:?}, who may do what you may not",
         user.name
     )))
+}
+
+/// The precondition of a change: rights, or the old password, were checked for the user in this state. Fails if it does not
+/// meet the condition of the request. `what` completes "failed to …".
+fn as_seen(
+    what: &str,
+    user: &StoredUser,
+    of_request: &Precondition,
+) -> Result<Precondition, StoreError> {
+    let seen = Revision::from(user);
+    of_request.require(what, &user.name, Some(seen))?;
+    Ok(Precondition::OneOf(vec![seen]))
+}
+
+/// A refusal of a change with [`as_seen`]. A caller who named no version has nothing to correct.
+fn changed_meanwhile(of_request: &Precondition, error: StoreError) -> Problem {
+    let named_version = matches!(of_request, Precondition::OneOf(_));
+    if error.kind() == ErrorKind::Precondition && !named_version {
+        return Problem::refused(error.to_string());
+    }
+    error.into()
 }
 
 fn no_user(name: &str) -> Problem {

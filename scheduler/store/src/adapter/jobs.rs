@@ -10,8 +10,8 @@ use super::convert::to_i64;
 use super::definitions::serialize_definition;
 use super::parents::parent_of;
 use crate::{
-    AppliedJob, Change, ErrorKind, JobPreconditions, NewAuditEntry, RefusedObject, Revision,
-    StoreError,
+    AppliedJob, Change, ErrorKind, JobPreconditions, NewAuditEntry, Revision, StoreError,
+    require_jobs,
 };
 
 /// The version of a new job.
@@ -119,20 +119,12 @@ impl ApplyPlan {
     ///
     /// [`ErrorKind::Precondition`] with each job whose condition is not met.
     pub fn require(&self, conditions: &JobPreconditions) -> Result<(), StoreError> {
-        let refused: Vec<RefusedObject> = self
-            .0
-            .iter()
-            .filter_map(|(spec, job, _)| {
-                let condition = conditions.get(&spec.name)?;
-                let reason = condition.refusal(job.as_deref().map(Revision::from))?;
-                let name = spec.name.as_str().to_owned();
-                Some(RefusedObject { name, reason })
-            })
-            .collect();
-        if refused.is_empty() {
-            return Ok(());
-        }
-        Err(StoreError::precondition("apply jobs", refused))
+        let stored = self.0.iter();
+        let stored = stored.map(|(spec, job, _)| {
+            let revision = job.as_deref().map(Revision::from);
+            (&spec.name, revision)
+        });
+        require_jobs(conditions, stored)
     }
 
     /// The definitions of jobs to create.

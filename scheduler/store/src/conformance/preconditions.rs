@@ -254,8 +254,8 @@ pub async fn one_of_two_editors_of_a_user_wins(fixture: &Fixture) {
     let mut won = 0;
     for task in tasks {
         match task.await.expect("no panic") {
-            Ok(version) => {
-                assert_eq!(version, 2);
+            Ok(changed) => {
+                assert_eq!(changed.version, 2);
                 won += 1;
             }
             lost => is_refused(lost, "ann: another version is asked for"),

@@ -1,0 +1,188 @@
+//! Decorators of a real store in which others make changes between two calls of one request.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use cueline_model::{
+    Actor, ActorKind, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace,
+    RunId, StoreId, Timestamp,
+};
+use cueline_store::{
+    Accounts, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter, CancelOutcome,
+    ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DispatchRequest, EnrolOutcome, Executor,
+    FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobPreconditions, JobSummary, JobVersion,
+    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary,
+    Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser,
+    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner,
+    Precondition, Principal, QuotaLoad, Quotas, RegisteredNode, Revision, Run, RunCursor,
+    RunDetail, RunFilter, SecretHash, Store, StoreError, StoreStats, StoredApiToken,
+    StoredEnrolmentToken, StoredLogLine, StoredUser, TriggerOutcome, TriggerRequest, UserChange,
+    UserId, WorkerKeyState, WorkerKeysPage,
+};
+
+fn another() -> Actor {
+    Actor::new(ActorKind::User, "another")
+}
+
+/// Changes that others make, each after a call of a method.
+struct Planned<T>(Mutex<VecDeque<(&'static str, T)>>);
+
+impl<T> Planned<T> {
+    fn new() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+
+    fn push(&self, after: &'static str, change: T) {
+        let mut planned = self.0.lock().expect("no panic");
+        planned.push_back((after, change));
+    }
+
+    /// The next change, if it is made after this method.
+    fn after(&self, method: &str) -> Option<T> {
+        let mut planned = self.0.lock().expect("no panic");
+        let is_next = planned.front().is_some_and(|(after, _)| *after == method);
+        let next = if is_next { planned.pop_front() } else { None };
+        next.map(|(_, change)| change)
+    }
+}
+
+/// Jobs that others apply.
+pub(crate) struct BusyStore {
+    inner: Arc<dyn Store>,
+    planned: Planned<JobSpec>,
+}
+
+impl BusyStore {
+    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+        Self {
+            inner,
+            planned: Planned::new(),
+        }
+    }
+
+    /// Another caller applies the definition after the next call of `method`. Each change waits for the one before it.
+    pub(crate) fn apply_after(&self, method: &'static str, spec: JobSpec) {
+        self.planned.push(method, spec);
+    }
+
+    async fn others(&self, method: &str) {
+        if let Some(spec) = self.planned.after(method) {
+            let (specs, by) = ([spec], another());
+            let applied = self.inner.apply_jobs(&specs, false, &by);
+            applied.await.expect("applies");
+        }
+    }
+}
+
+macro_rules! forward_store {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl Store for BusyStore {
+            $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                let answer = self.inner.$method($($arg),*).await;
+                self.others(stringify!($method)).await;
+                answer
+            })*
+        }
+    };
+}
+
+cueline_store::with_store_methods!(forward_store);
+
+#[async_trait]
+impl Audit for BusyStore {
+    async fn record(&self, entries: &[NewAuditEntry]) -> Result<(), StoreError> {
+        self.inner.record(entries).await
+    }
+
+    async fn audit_entries(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, StoreError> {
+        self.inner.audit_entries(filter).await
+    }
+
+    async fn prune_audit(&self, older_than_ms: u64, limit: usize) -> Result<u64, StoreError> {
+        self.inner.prune_audit(older_than_ms, limit).await
+    }
+
+    async fn prune_versions(&self, older_than_ms: u64, limit: usize) -> Result<u64, StoreError> {
+        self.inner.prune_versions(older_than_ms, limit).await
+    }
+
+    async fn job_versions(
+        &self,
+        job: &JobName,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<JobVersion>, StoreError> {
+        self.inner.job_versions(job, before, limit).await
+    }
+}
+
+#[async_trait]
+impl Namespaces for BusyStore {
+    async fn namespaces(
+        &self,
+        filter: &NamespaceFilter,
+    ) -> Result<Vec<NamespaceSummary>, StoreError> {
+        self.inner.namespaces(filter).await
+    }
+
+    async fn quota_loads(&self) -> Result<Vec<QuotaLoad>, StoreError> {
+        self.inner.quota_loads().await
+    }
+
+    async fn set_quotas(
+        &self,
+        namespace: &Namespace,
+        quotas: &Quotas,
+        if_version: Option<u64>,
+        by: &Actor,
+    ) -> Result<u64, StoreError> {
+        self.inner
+            .set_quotas(namespace, quotas, if_version, by)
+            .await
+    }
+}
+
+/// Users whom others change.
+pub(crate) struct BusyAccounts {
+    inner: Arc<dyn Accounts>,
+    planned: Planned<(String, UserChange)>,
+}
+
+impl BusyAccounts {
+    pub(crate) fn new(inner: Arc<dyn Accounts>) -> Self {
+        Self {
+            inner,
+            planned: Planned::new(),
+        }
+    }
+
+    /// Another caller changes the user after the next call of `method`. Each change waits for the one before it.
+    pub(crate) fn change_after(&self, method: &'static str, name: &str, change: UserChange) {
+        self.planned.push(method, (name.to_owned(), change));
+    }
+
+    async fn others(&self, method: &str) {
+        if let Some((name, change)) = self.planned.after(method) {
+            let by = another();
+            let changed = self.inner.change_user(&name, &change, &by);
+            changed.await.expect("changes");
+        }
+    }
+}
+
+macro_rules! forward_accounts {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl Accounts for BusyAccounts {
+            $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                let answer = self.inner.$method($($arg),*).await;
+                self.others(stringify!($method)).await;
+                answer
+            })*
+        }
+    };
+}
+
+cueline_store::with_accounts_methods!(forward_accounts);
