@@ -270,10 +270,7 @@ pub(crate) async fn resume(
         (status = 429, description = "A quota of the namespace is reached.", body = Problem, content_type = "application/problem+json"),
     )
 )]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each is one part of the request"
-)]
+#[expect(clippy::too_many_arguments, reason = "each is one part of the request")]
 pub(crate) async fn trigger(
     State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
