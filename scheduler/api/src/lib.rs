@@ -180,16 +180,7 @@ impl ApiState {
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
-        .route("/logout", post(login::logout))
-        .route("/session", get(login::session))
-        .route("/users", get(users::list).post(users::create))
-        .route(
-            "/users/{name}",
-            get(users::show).patch(users::change).delete(users::delete),
-        )
-        .route("/users/{name}/password", post(users::set_password))
-        .route("/tokens", get(tokens::list).post(tokens::create))
-        .route("/tokens/{id}", delete(tokens::revoke))
+        .merge(accounts())
         .route("/jobs", get(jobs::list))
         .route("/jobs/apply", post(apply::apply))
         .route(
@@ -264,6 +255,21 @@ pub fn router(state: ApiState) -> Router {
         .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state);
     namespace::route(routes)
+}
+
+/// The routes of sessions, users and API tokens.
+fn accounts() -> Router<ApiState> {
+    Router::new()
+        .route("/logout", post(login::logout))
+        .route("/session", get(login::session))
+        .route("/users", get(users::list).post(users::create))
+        .route(
+            "/users/{name}",
+            get(users::show).patch(users::change).delete(users::delete),
+        )
+        .route("/users/{name}/password", post(users::set_password))
+        .route("/tokens", get(tokens::list).post(tokens::create))
+        .route("/tokens/{id}", delete(tokens::revoke))
 }
 
 /// The routes of the API that need no token. A client without one cannot take the place of a large request, because these

@@ -98,9 +98,8 @@ impl Page {
         block: &[(usize, &str)],
     ) -> Result<()> {
         match directive {
-            Some(Directive::Provided) => {}
             Some(Directive::File(file)) => {
-                let text = block.iter().map(|(_, line)| format!("{line}\n")).collect();
+                let text = block.iter().flat_map(|(_, line)| [*line, "\n"]).collect();
                 self.steps.push(Step {
                     line,
                     action: Action::Write { file, text },
@@ -108,7 +107,7 @@ impl Page {
                 });
             }
             None if language == "console" => self.steps.extend(commands(block)?),
-            None => {}
+            Some(Directive::Provided) | None => {}
         }
         Ok(())
     }

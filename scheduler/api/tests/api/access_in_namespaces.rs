@@ -47,6 +47,7 @@ type Row = (Method, String, Option<Value>, [u16; 2], [u16; 2]);
 
 /// The broker of this test cannot be reached: 503 means that the request was admitted. `runs` are the runs of the
 /// namespace of the path and of the other one.
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn table(runs: [u64; 2]) -> Vec<Row> {
     let [own, other] = runs;
     let get = |path: &str, default, team| (Method::GET, path.to_owned(), None, default, team);

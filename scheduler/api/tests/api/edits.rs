@@ -258,13 +258,13 @@ async fn each_change_of_a_user_depends_on_its_tag() {
         .is(201);
     let old = created.tag();
     let change = json!({ "display_name": "Ann" });
-    let patch = async |tag: &str, change: &Value| {
+    let change_ann = async |tag: &str, change: &Value| {
         let headers = [("if-match", tag)];
         send(&server, Method::PATCH, "/users/ann", &headers, Some(change)).await
     };
-    let second = patch(&old, &change).await.is(200).tag();
+    let second = change_ann(&old, &change).await.is(200).tag();
     assert_ne!(second, old);
-    patch(&old, &change).await.refused(412, PRECONDITION_FAILED);
+    change_ann(&old, &change).await.refused(412, PRECONDITION_FAILED);
     let headers = [("if-match", old.as_str())];
     let password = json!({ "password": "correct horse battery" });
     let path = "/users/ann/password";

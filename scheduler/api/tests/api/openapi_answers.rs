@@ -93,6 +93,7 @@ fn fits_document(document: &Value, method: &str, path: &str, answer: &Answer) {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn answers_of_a_server_fit_the_document() {
     let document = document();
     let server = Server::start().await;

@@ -114,9 +114,8 @@ impl NamespaceQuotas {
         let Some(known) = state.known.get_mut(namespace) else {
             return Ok(());
         };
-        let (quota, limit, retry_after_ms) = match known.refused(now) {
-            None => return Ok(()),
-            Some(refused) => refused,
+        let Some((quota, limit, retry_after_ms)) = known.refused(now) else {
+            return Ok(());
         };
         state.note_refused(namespace, quota, 1);
         Err(QuotaRefusal {

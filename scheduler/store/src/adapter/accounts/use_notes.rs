@@ -159,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn uses_are_noted_one_after_the_other() {
         let (sender, mut noted) = mpsc::channel(9);
-        let notes = UseNotes::start(move |pending| {
+        let uses = UseNotes::start(move |pending| {
             let sender = sender.clone();
             async move {
                 sender.send(pending).await.expect("is received");
@@ -167,12 +167,12 @@ mod tests {
             }
         });
         for number in 1..=3 {
-            notes.note(pending(number));
+            uses.note(pending(number));
         }
         for number in 1..=3 {
             assert_eq!(noted.recv().await, Some(pending(number)));
         }
-        drop(notes);
+        drop(uses);
         assert_eq!(noted.recv().await, None, "the task has ended");
     }
 }
