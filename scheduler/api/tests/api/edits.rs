@@ -264,7 +264,9 @@ async fn each_change_of_a_user_depends_on_its_tag() {
     };
     let second = change_ann(&old, &change).await.is(200).tag();
     assert_ne!(second, old);
-    change_ann(&old, &change).await.refused(412, PRECONDITION_FAILED);
+    change_ann(&old, &change)
+        .await
+        .refused(412, PRECONDITION_FAILED);
     let headers = [("if-match", old.as_str())];
     let password = json!({ "password": "correct horse battery" });
     let path = "/users/ann/password";
