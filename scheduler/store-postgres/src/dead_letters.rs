@@ -2,9 +2,12 @@
 
 use cueline_model::Actor;
 use cueline_store::adapter::audit::{DeletedLetterRow, letters_deleted};
+use cueline_store::adapter::audit_query::Bound;
 use cueline_store::adapter::convert::{to_i64, without_nul};
+use cueline_store::adapter::dead_letter_query::{DeadLetterQuery, Dialect};
 use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
-use cueline_store::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
+use cueline_store::{DeadLetter, DeadLetterFilter, MAX_DEAD_LETTERS, NewDeadLetter};
+use sqlx::AssertSqlSafe;
 
 use crate::columns::column;
 use crate::error::Result;
@@ -22,8 +25,11 @@ const INSERT: &str = "
 const TRIM: &str = "
     DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET $1)";
 
-const PAGE: &str = "
-    SELECT id, queue, topic, reason, at, payload, origin FROM dead_letter WHERE id < $1 ORDER BY id DESC LIMIT $2";
+/// What this database writes differently in lists.
+pub(crate) const DIALECT: Dialect = Dialect {
+    marker: '$',
+    find: "strpos",
+};
 
 const BY_ID: &str = "
     SELECT d.id, d.queue, d.topic, d.reason, d.at, d.payload, d.origin
@@ -59,16 +65,21 @@ impl PgStore {
         Ok(inserted)
     }
 
-    pub(crate) async fn dead_letters(
+    pub(crate) async fn list_dead_letters(
         &self,
-        before: Option<i64>,
-        limit: usize,
+        filter: &DeadLetterFilter,
     ) -> Result<Vec<DeadLetter>> {
-        let rows: Vec<DeadLetterRow> = sqlx::query_as(PAGE)
-            .bind(before.unwrap_or(i64::MAX))
-            .bind(to_i64(limit))
-            .fetch_all(&mut *self.db.read().await?)
-            .await?;
+        let DeadLetterQuery {
+            sql, parameters, ..
+        } = DeadLetterQuery::new(filter, DIALECT);
+        let mut query = sqlx::query_as::<sqlx::Postgres, DeadLetterRow>(AssertSqlSafe(sql));
+        for parameter in parameters {
+            query = match parameter {
+                Bound::Number(number) => query.bind(number),
+                Bound::Text(text) => query.bind(text),
+            };
+        }
+        let rows = query.fetch_all(&mut *self.db.read().await?).await?;
         Ok(rows.into_iter().map(dead_letter).collect())
     }
 

@@ -21,6 +21,7 @@ CREATE TABLE job (
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name);
+CREATE INDEX job_group ON job (group_name, name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_startup ON job (id) WHERE startup = 1 AND deleted_at IS NULL;
 

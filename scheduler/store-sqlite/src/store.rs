@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace, RunId,
-    StoreId, Timestamp,
+    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId,
+    Timestamp,
 };
 use cueline_store::{
-    AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobSummary,
-    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
-    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse,
-    RegisteredNode, Run, RunCursor, RunDetail, RunFilter, Store, StoreError, StoreStats,
-    StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest, WorkerKeyState,
-    WorkerKeysPage,
+    AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter,
+    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FiredRuns,
+    IngestSummary, JobBrief, JobFilter, JobList, JobSummary, JobsFingerprint, KnownRun,
+    LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns, NewWorkerKey, NodeId,
+    OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse, RegisteredNode,
+    RunCursor, RunDetail, RunFilter, RunList, Store, StoreError, StoreStats, StoredEnrolmentToken,
+    StoredLogLine, TriggerOutcome, TriggerRequest, WorkerKeyState, WorkerKeysPage,
 };
 
 use crate::SqliteStore;

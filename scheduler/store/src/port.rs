@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace, RunId,
-    StoreId, Timestamp,
+    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId,
+    Timestamp,
 };
 
 use crate::audit::Audit;
 use crate::changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, NewRuns, RunCursor,
 };
-use crate::dead_letter::{DeadLetter, NewDeadLetter};
+use crate::dead_letter::{DeadLetter, DeadLetterFilter, NewDeadLetter};
 use crate::dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner, TriggerOutcome,
     TriggerRequest,
 };
 use crate::error::StoreError;
 use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
-use crate::job::{AppliedJob, JobSummary, LedgerEntry};
+use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
 use crate::node::{NodeId, RegisteredNode};
 use crate::report::{AttemptReport, IngestSummary};
-use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
+use crate::run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine};
 use crate::worker_keys::{
     EnrolOutcome, NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState,
     WorkerKeysPage,
@@ -165,14 +165,16 @@ pub trait Store: Audit {
     /// The jobs with these ids, deleted ones included. Unknown ids are left out.
     async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>>;
 
-    /// At most `limit` jobs after `after`, sorted by the bytes of their qualified names. With `namespace`, only its jobs
-    /// (G18).
-    async fn jobs(
-        &self,
-        namespace: Option<&Namespace>,
-        after: Option<&JobName>,
-        limit: usize,
-    ) -> Result<Vec<JobSummary>>;
+    /// Jobs that match the filter, in its order.
+    ///
+    /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) jobs are looked at, so a page may be short and still have a next one.
+    /// A job that is applied or deleted between two pages does not move the others. In a list by next fire time, a job
+    /// that fires meanwhile moves, and may be in two pages or in none.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) if no job ever had the id in `after`.
+    async fn list_jobs(&self, filter: &JobFilter) -> Result<JobList>;
 
     // ── From due to queued ───────────────────────────────────────────────────────────────────────────────────
 
@@ -335,8 +337,19 @@ pub trait Store: Audit {
     /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
     async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
+    /// Dead letters that match the filter, in its order. There are at most
+    /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) to look at.
+    async fn list_dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>>;
+
     /// At most `limit` dead letters with an id below `before`, newest first.
-    async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>>;
+    async fn dead_letters(&self, before: Option<i64>, limit: usize) -> Result<Vec<DeadLetter>> {
+        let filter = DeadLetterFilter {
+            after: before,
+            limit,
+            ..DeadLetterFilter::default()
+        };
+        self.list_dead_letters(&filter).await
+    }
 
     /// The dead letters with these ids, in the order given. Unknown ids are left out.
     async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
@@ -400,12 +413,24 @@ pub trait Store: Audit {
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
     async fn run(&self, run: RunId) -> Result<RunDetail>;
 
-    /// Runs that match the filter, newest first.
+    /// Runs that match the filter, in its order.
+    ///
+    /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) runs are looked at, or 16 million ids of runs of the jobs in the
+    /// filter. So a page may be short and still have a next one.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had the name in the filter.
-    async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>>;
+    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had one of the names in the filter.
+    async fn list_runs(&self, filter: &RunFilter) -> Result<RunList>;
+
+    /// The runs of one page of [`list_runs`](Self::list_runs).
+    ///
+    /// # Errors
+    ///
+    /// As [`list_runs`](Self::list_runs).
+    async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
+        Ok(self.list_runs(filter).await?.runs)
+    }
 
     /// At most `limit` lines of a run's log after the cursor `after`; 0 starts at the first line.
     ///
