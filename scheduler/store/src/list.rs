@@ -91,6 +91,9 @@ mod tests {
         assert!(is_within(Some(&[AccessScope::Cluster]), &group));
         assert!(is_within(Some(&[of("b"), of("team-a")]), &group));
         assert!(!is_within(Some(&[of("default")]), &group));
-        assert!(is_within(Some(&[AccessScope::Group(group.clone())]), &group));
+        assert!(is_within(
+            Some(&[AccessScope::Group(group.clone())]),
+            &group
+        ));
     }
 }

@@ -113,7 +113,7 @@ impl AuditQuery {
         let _ = write!(self.sql, "{}{}", self.marker, self.parameters.len());
     }
 
-    fn any_of(&mut self, any_of: &AnyOf) {
+    fn any_of(&mut self, any_of: &[(&'static str, String)]) {
         let is_one = any_of.len() == 1;
         for (index, (column, value)) in any_of.iter().enumerate() {
             self.sql.push_str(match (index, is_one) {
@@ -167,7 +167,11 @@ fn wanted(filter: &AuditFilter) -> Vec<AnyOf> {
         .iter()
         .cloned()
         .partition(|action| action.contains('.'));
-    let is_of_kind = |action: &String| kinds.iter().any(|kind| action.split('.').next() == Some(kind.as_str()));
+    let is_of_kind = |action: &String| {
+        kinds
+            .iter()
+            .any(|kind| action.split('.').next() == Some(kind.as_str()))
+    };
     let actions: Vec<String> = actions.into_iter().filter(|a| !is_of_kind(a)).collect();
     let groups: Vec<String> = filter.groups.iter().map(ToString::to_string).collect();
     let namespace: Vec<String> = filter.namespace.iter().map(ToString::to_string).collect();

@@ -81,13 +81,18 @@ impl DeadLetterQuery {
     /// The origin of a letter of a group is `executor <group>/<name>`. The name has no slash, and the group may have one.
     fn of_groups(&mut self, filter: &DeadLetterFilter) {
         for (index, group) in filter.groups.iter().enumerate() {
-            self.sql.push_str(if index == 0 { " AND (" } else { " OR " });
+            self.sql
+                .push_str(if index == 0 { " AND (" } else { " OR " });
             let start = format!("executor {group}/");
             let length = start.chars().count();
             let _ = write!(self.sql, "(substr(origin, 1, {length}) = ");
             self.bind(Bound::Text(start));
             let find = self.dialect.find;
-            let _ = write!(self.sql, " AND {find}(substr(origin, {}), '/') = 0)", length + 1);
+            let _ = write!(
+                self.sql,
+                " AND {find}(substr(origin, {}), '/') = 0)",
+                length + 1
+            );
         }
         if !filter.groups.is_empty() {
             self.sql.push(')');
@@ -110,7 +115,9 @@ mod tests {
     fn a_statement_has_only_the_conditions_of_its_filter() {
         let query = DeadLetterQuery::new(&DeadLetterFilter::default(), DIALECT);
         assert!(
-            query.sql.ends_with("WHERE id < ?1 ORDER BY id DESC LIMIT ?2"),
+            query
+                .sql
+                .ends_with("WHERE id < ?1 ORDER BY id DESC LIMIT ?2"),
             "{}",
             query.sql
         );

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cueline_model::{AccessScope, GroupName, Job, JobId, JobName, Timestamp};
+use cueline_model::{AccessScope, GroupName, Job, JobId, JobName, Namespace, Timestamp};
 
 use super::convert::parse_name;
 use crate::{
@@ -73,15 +73,16 @@ pub fn ranges(filter: &JobFilter, last: Option<&str>, order: Order) -> Vec<JobRa
     let ranges = if (1..=MAX_LOOKED_UP).contains(&filter.names.len()) {
         filter.names.iter().map(JobRange::of_names).collect()
     } else if let Some(groups) = groups {
-        groups.into_iter().map(|group| JobRange::all(Some(group))).collect()
+        groups
+            .into_iter()
+            .map(|group| JobRange::all(Some(group)))
+            .collect()
     } else {
-        vec![match &filter.namespace {
-            Some(namespace) if !namespace.is_default() => JobRange {
-                group: None,
-                from: format!("{namespace}/"),
-                below: format!("{namespace}{AFTER_SLASH}"),
-            },
-            _ => JobRange::all(None),
+        let (from, below, _) = name_range(filter.namespace.as_ref());
+        vec![JobRange {
+            group: None,
+            from,
+            below,
         }]
     };
     match last {
@@ -90,6 +91,19 @@ pub fn ranges(filter: &JobFilter, last: Option<&str>, order: Order) -> Vec<JobRa
             .map(|range| range.behind(last, order))
             .collect(),
         None => ranges,
+    }
+}
+
+/// The names of a namespace, or of all: the lowest one, what is above the highest one, and whether only names without a
+/// slash belong to it. Those of `default` lie between the other namespaces.
+pub fn name_range(namespace: Option<&Namespace>) -> (String, String, bool) {
+    match namespace {
+        Some(namespace) if !namespace.is_default() => (
+            format!("{namespace}/"),
+            format!("{namespace}{AFTER_SLASH}"),
+            false,
+        ),
+        other => (String::new(), AFTER_ALL.to_owned(), other.is_some()),
     }
 }
 
@@ -127,15 +141,14 @@ pub fn position(sort: JobSort, row: &CandidateRow) -> JobPosition {
     }
 }
 
-/// Brings the candidates of several ranges into one order. Only the first `limit` of all are certain to be complete.
-pub fn merged(mut rows: Vec<CandidateRow>, order: Order, limit: usize) -> Vec<CandidateRow> {
+/// Brings the candidates of several ranges into one order.
+pub fn merged(mut rows: Vec<CandidateRow>, order: Order) -> Vec<CandidateRow> {
     rows.sort_unstable_by(|a, b| match order {
         Order::Ascending => a.2.cmp(&b.2),
         Order::Descending => b.2.cmp(&a.2),
     });
     // Ranges of names may overlap.
     rows.dedup_by(|a, b| a.0 == b.0);
-    rows.truncate(limit);
     rows
 }
 
@@ -154,7 +167,11 @@ pub fn fits(filter: &JobFilter, row: &CandidateRow) -> Result<bool, StoreError> 
         return Ok(false);
     }
     let name: JobName = parse_name(name)?;
-    if filter.namespace.as_ref().is_some_and(|own| !name.is_in(own)) {
+    if filter
+        .namespace
+        .as_ref()
+        .is_some_and(|own| !name.is_in(own))
+    {
         return Ok(false);
     }
     has_group(&filter.groups, filter.within.as_deref(), group)

@@ -74,7 +74,11 @@ impl<T, P: Copy> PageScan<T, P> {
 mod tests {
     use super::*;
 
-    fn page(limit: usize, candidates: &[(i64, bool)], is_complete: bool) -> (Vec<i64>, Option<i64>) {
+    fn page(
+        limit: usize,
+        candidates: &[(i64, bool)],
+        is_complete: bool,
+    ) -> (Vec<i64>, Option<i64>) {
         let mut page = PageScan::new(limit);
         for (position, belongs) in candidates {
             page.take(*position, belongs.then_some(*position));
@@ -91,7 +95,14 @@ mod tests {
 
     #[test]
     fn a_full_page_ends_with_its_last_entry() {
-        let candidates = [(1, true), (2, false), (3, true), (4, false), (5, true), (6, true)];
+        let candidates = [
+            (1, true),
+            (2, false),
+            (3, true),
+            (4, false),
+            (5, true),
+            (6, true),
+        ];
         assert_eq!(page(2, &candidates, true), (vec![1, 3], Some(3)));
     }
 

@@ -1,14 +1,16 @@
 //! Selects runs for lists: by their jobs, by rare states, or one after the other.
 
+use std::collections::HashSet;
+
 use cueline_model::{JobName, RunId, RunState};
 
 use crate::{Order, RunFilter, StoreError};
 
 /// The most jobs whose runs are searched for job by job.
-pub const MAX_SEARCHED_JOBS: usize = 1_000;
+const MAX_SEARCHED_JOBS: usize = 1_000;
 
-/// The most rows of jobs that are looked at to find those of a filter.
-pub const MAX_CANDIDATE_JOBS: usize = 10_000;
+/// The most jobs that are looked at to find those of a filter.
+const MAX_CANDIDATE_JOBS: usize = 10_000;
 
 /// With rare states, runs of more jobs than this are found by their states.
 const MAX_JOBS_BESIDE_RARE_STATES: usize = 20;
@@ -67,15 +69,26 @@ pub fn choose(filter: &RunFilter, jobs: Option<Vec<i64>>) -> RunSource {
     }
 }
 
+/// The most jobs that are looked at to find those of the filter. Conditions that no index serves leave few of many.
+pub fn most_candidates(filter: &RunFilter) -> usize {
+    if filter.labels.is_empty() && filter.within.is_none() {
+        MAX_SEARCHED_JOBS
+    } else {
+        MAX_CANDIDATE_JOBS
+    }
+}
+
 /// Returns an error for the first name that no job ever had.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) with that name.
-pub fn require_names(wanted: &[JobName], found: &[String]) -> Result<(), StoreError> {
-    let missing = wanted
-        .iter()
-        .find(|name| !found.iter().any(|found| found == name.as_str()));
+pub fn require_names<'a>(
+    wanted: &[JobName],
+    found: impl Iterator<Item = &'a str>,
+) -> Result<(), StoreError> {
+    let found: HashSet<&str> = found.collect();
+    let missing = wanted.iter().find(|name| !found.contains(name.as_str()));
     match missing {
         Some(name) => Err(StoreError::no_job(name.as_str())),
         None => Ok(()),
@@ -123,8 +136,12 @@ impl IdRange {
 /// Times, in milliseconds, within which the ids of the filter's runs were allocated: from the first one, before the
 /// second one.
 pub fn id_times(filter: &RunFilter) -> (i64, i64) {
-    let since = filter.since.map(|at| at.minus_ms(ORDER_SLACK_MS).as_millis());
-    let until = filter.until.map(|at| at.plus_ms(ORDER_SLACK_MS).as_millis());
+    let since = filter
+        .since
+        .map(|at| at.minus_ms(ORDER_SLACK_MS).as_millis());
+    let until = filter
+        .until
+        .map(|at| at.plus_ms(ORDER_SLACK_MS).as_millis());
     (since.unwrap_or(i64::MIN), until.unwrap_or(i64::MAX))
 }
 
