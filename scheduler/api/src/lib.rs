@@ -14,6 +14,7 @@ mod events;
 mod instant;
 mod jobs;
 mod large;
+mod list;
 pub mod metrics;
 mod namespace;
 mod openapi;

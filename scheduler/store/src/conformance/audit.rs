@@ -7,7 +7,7 @@ use super::fixture::{Fixture, actor, ask, by_hand, each_second, executor, name, 
 use crate::{
     AuditEntry, AuditFilter, AuditResult, EnrolOutcome, ErrorKind, JobVersion, KeyOrigin,
     MAX_AUDIT_VALUE_BYTES, MAX_JOB_VERSIONS, NewAuditEntry, NewDeadLetter, NewEnrolmentToken,
-    NewWorkerKey, TriggerRequest, WorkerKeyState,
+    NewWorkerKey, Order, TriggerRequest, WorkerKeyState,
 };
 
 async fn list(fixture: &Fixture, filter: &AuditFilter) -> Vec<AuditEntry> {
