@@ -75,12 +75,16 @@ pub(crate) async fn list(
     caller.require_somewhere(Right::Read, listed.as_ref())?;
     let mut queues = state.admin.queues().await?;
     queues.retain(|queue| {
-        let is_of = |wanted: &str, own: &Option<String>| own.as_deref() == Some(wanted);
         is_listed(listed.as_ref(), queue)
             && is_readable(&caller, queue)
-            && (groups.is_empty() || groups.iter().any(|g| is_of(g.as_str(), &queue.group)))
+            && (groups.is_empty()
+                || groups
+                    .iter()
+                    .any(|g| queue.group.as_deref() == Some(g.as_str())))
             && (executors.is_empty()
-                || executors.iter().any(|e| is_of(e.as_str(), &queue.executor)))
+                || executors
+                    .iter()
+                    .any(|e| queue.executor.as_deref() == Some(e.as_str())))
     });
     let by_ready = page.field() == "ready";
     let (queues, next) = page_of(&page, queues, |queue| {

@@ -156,10 +156,16 @@ pub(crate) async fn may_read_job(
     caller: &Caller,
     name: &JobName,
 ) -> Result<bool, Problem> {
-    if let Ok(summary) = state.store.job(name).await {
-        return Ok(caller.may(Right::Read, &summary.job.spec.group));
+    match state.store.job(name).await {
+        Ok(summary) => return Ok(caller.may(Right::Read, &summary.job.spec.group)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
     }
-    match state.audit.job_versions(name, Order::Descending, None, 1).await {
+    match state
+        .audit
+        .job_versions(name, Order::Descending, None, 1)
+        .await
+    {
         Ok(versions) => {
             let newest = versions.into_iter().next();
             let definition = newest.and_then(|version| version.definition);

@@ -6,6 +6,7 @@
 
 mod answers;
 mod definition;
+mod lists;
 mod requests;
 mod values;
 
@@ -32,9 +33,15 @@ macro_rules! described {
 
 // Values.
 described! {
-    Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber Before WaitMs RunState RunCounts
+    Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
     LoginName Grant ProviderValue
+}
+// Parameters of lists.
+described! {
+    PageCursor FilterText LabelFilter NameFilter UserNameFilter JobState RunKind ExecutorStateFilter UserState ApiTokenState
+    EnrolmentTokenState KeyStateFilter JobSort IdSort VersionSort ExecutorSort QueueSort UserSort ApiTokenSort KeySort
+    EnrolmentTokenSort EventKinds
 }
 // Bodies of requests.
 described! {
@@ -51,6 +58,7 @@ described! {
 pub(crate) fn schemas() -> Map<String, Value> {
     let parts = [
         values::SCHEMAS,
+        lists::SCHEMAS,
         definition::SCHEMAS,
         requests::SCHEMAS,
         answers::SCHEMAS,
@@ -72,6 +80,7 @@ mod tests {
         let mut names = Vec::new();
         for text in [
             values::SCHEMAS,
+            lists::SCHEMAS,
             definition::SCHEMAS,
             requests::SCHEMAS,
             answers::SCHEMAS,
