@@ -14,6 +14,7 @@ use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
+use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs};
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
 use crate::namespaces::AllNamespaces;
@@ -133,7 +134,7 @@ pub(crate) enum JobCommand {
     /// Show what apply would change, field by field
     Diff(FilesArgs),
     /// List jobs
-    List(ListArgs),
+    List(JobListArgs),
     /// Show one job
     Show(JobArg),
     /// Show a job's next fire times
@@ -150,11 +151,60 @@ pub(crate) enum JobCommand {
     Restore(RestoreArgs),
 }
 
-/// A list of one namespace or of all.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct ListArgs {
+/// `cueline job list`
+#[derive(Debug, Args)]
+pub(crate) struct JobListArgs {
     #[command(flatten)]
     pub(crate) all: AllNamespaces,
+    /// Only jobs with this name, or whose names begin with what is before a * at the end; may be given several times
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    /// Only jobs in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = ["active", "paused"])]
+    pub(crate) states: Vec<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+    /// Whether it is shown again and again.
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+}
+
+/// `cueline executor list`
+#[derive(Debug, Args)]
+pub(crate) struct ExecutorListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    /// Only executors with this name, or whose names begin with what is before a * at the end; may be given several times
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    /// Only executors in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = ["alive", "draining", "refused", "silent", "stopped"])]
+    pub(crate) states: Vec<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+    /// Whether it is shown again and again.
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+}
+
+/// `cueline queue list`
+#[derive(Debug, Args)]
+pub(crate) struct QueueListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    /// Only queues of executors with this name; may be given several times
+    #[arg(long = "executor", value_name = "EXECUTOR")]
+    pub(crate) executors: Vec<ExecutorName>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
     /// Whether it is shown again and again.
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
@@ -239,18 +289,26 @@ pub(crate) enum RunCommand {
 pub(crate) struct RunListArgs {
     #[command(flatten)]
     pub(crate) all: AllNamespaces,
-    /// Only runs of this job
-    #[arg(long, value_name = "JOB")]
-    pub(crate) job: Option<JobName>,
+    /// Only runs of this job; may be given several times
+    #[arg(long = "job", value_name = "JOB")]
+    pub(crate) jobs: Vec<JobName>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
     /// Only runs in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
-    /// Only runs older than this one, for the next page
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) before: Option<i64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
+    /// Only runs that this has created; may be given several times
+    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup"])]
+    pub(crate) kinds: Vec<String>,
+    /// Only runs of executors with this name; may be given several times
+    #[arg(long = "executor", value_name = "EXECUTOR")]
+    pub(crate) executors: Vec<ExecutorName>,
+    #[command(flatten)]
+    pub(crate) window: WindowArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
     /// Whether it is shown again and again.
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
@@ -293,7 +351,7 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutorCommand {
     /// List executors
-    List(ListArgs),
+    List(ExecutorListArgs),
 }
 
 /// `cueline events`
@@ -304,9 +362,11 @@ pub(crate) struct EventsArgs {
     /// Only events of this kind; may be given several times
     #[arg(long = "kind", value_name = "KIND", value_enum)]
     pub(crate) kinds: Vec<EventKind>,
-    /// Only this job and its runs
-    #[arg(long, value_name = "JOB")]
-    pub(crate) job: Option<JobName>,
+    /// Only this job and its runs; may be given several times
+    #[arg(long = "job", value_name = "JOB")]
+    pub(crate) jobs: Vec<JobName>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
     /// Only runs in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
@@ -338,7 +398,7 @@ impl EventKind {
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
     /// List queues with their number of messages
-    List(ListArgs),
+    List(QueueListArgs),
     /// Show an executor's queue and its unfinished attempts
     Show(ExecutorArg),
     /// Empty an executor's queue; its runs are routed again
@@ -376,12 +436,21 @@ pub(crate) enum DlqCommand {
 /// `cueline dlq list`
 #[derive(Debug, Args)]
 pub(crate) struct DeadListArgs {
-    /// Only dead letters with lower numbers, for the next page
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) before: Option<i64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
+    /// Only letters that were in this queue; may be given several times
+    #[arg(long = "queue", value_name = "QUEUE")]
+    pub(crate) queues: Vec<String>,
+    /// Only letters with this topic, such as the name of a job; may be given several times
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub(crate) topics: Vec<String>,
+    /// Only letters that this one refused, such as scheduler; may be given several times
+    #[arg(long = "origin", value_name = "ORIGIN")]
+    pub(crate) origins: Vec<String>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    #[command(flatten)]
+    pub(crate) window: WindowArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// One dead letter.

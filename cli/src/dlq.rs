@@ -7,7 +7,9 @@ use crate::args::{DeadArgs, DeadListArgs, DlqCommand};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
-use crate::output::{Out, Paint, cell};
+use crate::lists::{List, print_next, values};
+use crate::namespaces::AllNamespaces;
+use crate::output::{Out, cell};
 
 pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), Failure> {
     match command {
@@ -19,9 +21,18 @@ pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), 
 }
 
 async fn list(api: &Api, out: Out, args: &DeadListArgs) -> Result<(), Failure> {
-    let mut query = vec![("limit", args.limit.to_string())];
-    query.extend(args.before.iter().map(|id| ("before", id.to_string())));
-    let answer = api.get(&["dead"], &query).await?;
+    let mut query = values("queue", &args.queues);
+    query.extend(values("topic", &args.topics));
+    query.extend(values("origin", &args.origins));
+    query.extend(args.groups.query());
+    query.extend(args.window.query());
+    let list = List {
+        path: &["dead"],
+        key: "letters",
+        most: Some(50),
+    };
+    let here = AllNamespaces::default();
+    let answer = list.read(api, &query, here, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -36,11 +47,8 @@ async fn list(api: &Api, out: Out, args: &DeadListArgs) -> Result<(), Failure> {
             cell(human::one_line(&letter.reason, 100), None),
         ]);
     }
-    out.print_table(&table, "there are no dead letters")?;
-    match page.next {
-        Some(next) => out.line(&out.paint(&format!("older ones: --before {next}"), Paint::Dim)),
-        None => Ok(()),
-    }
+    out.print_table(&table, "there are no such dead letters")?;
+    print_next(out, page.next.as_deref())
 }
 
 async fn show(api: &Api, out: Out, id: i64) -> Result<(), Failure> {

@@ -18,6 +18,7 @@ pub mod fire_due;
 mod fixture;
 pub mod follow_ups;
 pub mod jobs;
+pub mod lists;
 pub mod logs;
 pub mod maintenance;
 pub mod nodes;
@@ -96,6 +97,9 @@ macro_rules! store_conformance {
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs,
                 the_oldest_queued_attempt_of_each_executor_is_found, pools_stay_within_their_limits;
+            lists: jobs_are_listed_by_every_filter, jobs_without_a_next_fire_time_come_last, a_list_of_jobs_goes_on_while_jobs_change,
+                runs_are_listed_by_every_filter, runs_are_found_by_the_time_of_their_creation, a_rare_match_ends_a_page_early, dead_letters_are_listed_by_every_filter,
+                entries_are_listed_in_both_directions, versions_are_listed_in_both_directions;
             changes: new_runs_are_read_once, new_runs_are_read_in_parts, runs_written_by_several_nodes_are_read_once,
                 runs_of_an_older_day_are_new_runs, changed_runs_are_those_in_another_state_or_attempt, deleted_runs_are_named, live_runs_are_listed_newest_first,
                 each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
@@ -148,6 +152,7 @@ mod tests {
             include_str!("fire_due.rs"),
             include_str!("follow_ups.rs"),
             include_str!("jobs.rs"),
+            include_str!("lists.rs"),
             include_str!("logs.rs"),
             include_str!("nodes.rs"),
             include_str!("queries.rs"),
