@@ -11,6 +11,7 @@ mod hostile;
 mod hostile_bodies;
 mod large;
 mod limits;
+mod lists;
 mod logins;
 mod metrics;
 mod namespaces;
