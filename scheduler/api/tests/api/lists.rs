@@ -93,7 +93,7 @@ fn joined(path: &str, query: &str) -> String {
 
 /// What tells an entry from the others.
 fn identity(entry: &Value) -> String {
-    for field in ["id", "version", "name"] {
+    for field in ["id", "name", "version"] {
         if !entry[field].is_null() {
             return entry[field].to_string();
         }
