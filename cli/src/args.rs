@@ -14,6 +14,7 @@ use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
+use crate::list_args::{DeadListArgs, ExecutorListArgs, JobListArgs, QueueListArgs};
 use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs};
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
@@ -149,65 +150,6 @@ pub(crate) enum JobCommand {
     History(HistoryArgs),
     /// Apply the definition of an earlier version of a job
     Restore(RestoreArgs),
-}
-
-/// `cueline job list`
-#[derive(Debug, Args)]
-pub(crate) struct JobListArgs {
-    #[command(flatten)]
-    pub(crate) all: AllNamespaces,
-    /// Only jobs with this name, or whose names begin with what is before a * at the end; may be given several times
-    #[arg(long = "name", value_name = "NAME")]
-    pub(crate) names: Vec<String>,
-    #[command(flatten)]
-    pub(crate) groups: GroupArgs,
-    #[command(flatten)]
-    pub(crate) labels: LabelArgs,
-    /// Only jobs in this state; may be given several times
-    #[arg(long = "state", value_name = "STATE", value_parser = ["active", "paused"])]
-    pub(crate) states: Vec<String>,
-    #[command(flatten)]
-    pub(crate) page: PageArgs,
-    /// Whether it is shown again and again.
-    #[command(flatten)]
-    pub(crate) watch: WatchArgs,
-}
-
-/// `cueline executor list`
-#[derive(Debug, Args)]
-pub(crate) struct ExecutorListArgs {
-    #[command(flatten)]
-    pub(crate) all: AllNamespaces,
-    /// Only executors with this name, or whose names begin with what is before a * at the end; may be given several times
-    #[arg(long = "name", value_name = "NAME")]
-    pub(crate) names: Vec<String>,
-    #[command(flatten)]
-    pub(crate) groups: GroupArgs,
-    /// Only executors in this state; may be given several times
-    #[arg(long = "state", value_name = "STATE", value_parser = ["alive", "draining", "refused", "silent", "stopped"])]
-    pub(crate) states: Vec<String>,
-    #[command(flatten)]
-    pub(crate) page: PageArgs,
-    /// Whether it is shown again and again.
-    #[command(flatten)]
-    pub(crate) watch: WatchArgs,
-}
-
-/// `cueline queue list`
-#[derive(Debug, Args)]
-pub(crate) struct QueueListArgs {
-    #[command(flatten)]
-    pub(crate) all: AllNamespaces,
-    #[command(flatten)]
-    pub(crate) groups: GroupArgs,
-    /// Only queues of executors with this name; may be given several times
-    #[arg(long = "executor", value_name = "EXECUTOR")]
-    pub(crate) executors: Vec<ExecutorName>,
-    #[command(flatten)]
-    pub(crate) page: PageArgs,
-    /// Whether it is shown again and again.
-    #[command(flatten)]
-    pub(crate) watch: WatchArgs,
 }
 
 /// One job.
@@ -431,26 +373,6 @@ pub(crate) enum DlqCommand {
     Replay(DeadArgs),
     /// Delete dead letters
     Delete(DeadArgs),
-}
-
-/// `cueline dlq list`
-#[derive(Debug, Args)]
-pub(crate) struct DeadListArgs {
-    /// Only letters that were in this queue; may be given several times
-    #[arg(long = "queue", value_name = "QUEUE")]
-    pub(crate) queues: Vec<String>,
-    /// Only letters with this topic, such as the name of a job; may be given several times
-    #[arg(long = "topic", value_name = "TOPIC")]
-    pub(crate) topics: Vec<String>,
-    /// Only letters that this one refused, such as scheduler; may be given several times
-    #[arg(long = "origin", value_name = "ORIGIN")]
-    pub(crate) origins: Vec<String>,
-    #[command(flatten)]
-    pub(crate) groups: GroupArgs,
-    #[command(flatten)]
-    pub(crate) window: WindowArgs,
-    #[command(flatten)]
-    pub(crate) page: PageArgs,
 }
 
 /// One dead letter.

@@ -3,10 +3,11 @@
 use cueline_api::view::{Count, DeadPage, DeadView, ReplayedDead};
 use serde_json::{Value, json};
 
-use crate::args::{DeadArgs, DeadListArgs, DlqCommand};
+use crate::args::{DeadArgs, DlqCommand};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::list_args::DeadListArgs;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, cell};

@@ -4,10 +4,11 @@ use cueline_api::view::{ExecutorView, Executors};
 use cueline_model::ExecutorId;
 use serde_json::Value;
 
-use crate::args::{ExecutorCommand, ExecutorListArgs};
+use crate::args::ExecutorCommand;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::list_args::ExecutorListArgs;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};

@@ -7,10 +7,11 @@ use cueline_model::{JobName, JobSpec, Namespace, RunState, Schedule, Timestamp};
 use cueline_store::{Change, Run};
 use serde_json::{Value, json};
 
-use crate::args::{ApplyArgs, FilesArgs, JobCommand, JobListArgs, NextArgs};
+use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::list_args::JobListArgs;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};

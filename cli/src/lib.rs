@@ -30,6 +30,7 @@ mod job_history;
 mod jobdiff;
 mod jobfile;
 mod keys;
+mod list_args;
 mod lists;
 mod login;
 mod migrate;

@@ -117,7 +117,9 @@ impl List<'_> {
         page: &PageArgs,
     ) -> Result<Value, Failure> {
         let most = page.limit.or(self.most).filter(|_| !page.all);
-        let most = most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        let most = most.map_or(usize::MAX, |most| {
+            usize::try_from(most).unwrap_or(usize::MAX)
+        });
         let mut entries = Vec::new();
         let mut after = page.after.clone();
         for _ in 0..MAX_PAGES {

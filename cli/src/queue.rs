@@ -4,9 +4,10 @@ use cueline_api::view::{Count, QueuePage, Queues};
 use cueline_store::admin::{EmptiedQueue, QueueDepth};
 use serde_json::{Value, json};
 
-use crate::args::{ExecutorArg, QueueCommand, QueueListArgs};
+use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
 use crate::failure::Failure;
+use crate::list_args::QueueListArgs;
 use crate::lists::{List, print_next, values};
 use crate::output::{Out, Paint, cell};
 use crate::watch;

@@ -5,9 +5,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
 use cueline_model::{JobId, JobName, Right, Timestamp};
-use cueline_store::{
-    ErrorKind, JobFilter, JobPosition, JobSort, TriggerOutcome, TriggerRequest,
-};
+use cueline_store::{ErrorKind, JobFilter, JobPosition, JobSort, TriggerOutcome, TriggerRequest};
 
 use crate::ApiState;
 use crate::access::Caller;

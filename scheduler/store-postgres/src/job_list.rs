@@ -109,10 +109,12 @@ impl PgStore {
             if page.is_over() {
                 break false;
             }
-            match (is_last, &place) {
-                (true, Place::Planned(..)) => place = Place::Idle(first_id(order)),
-                (true, _) => break true,
-                (false, _) => place = behind(place, rows.last()),
+            if !is_last {
+                place = behind(place, rows.last());
+            } else if matches!(place, Place::Planned(..)) {
+                place = Place::Idle(first_id(order));
+            } else {
+                break true;
             }
             batch = (batch * 2).min(BATCH);
         };

@@ -117,7 +117,9 @@ async fn fixed_delay_entries(
     to: Timestamp,
     limit: usize,
 ) -> Result<Vec<LedgerEntry>> {
-    let ids = runs_of_jobs(conn, &RunsOfJobs::newest(&[job], MAX_SEARCHED)).await?.ids;
+    let ids = runs_of_jobs(conn, &RunsOfJobs::newest(&[job], MAX_SEARCHED))
+        .await?
+        .ids;
     let (low, high) = id_range(ids.iter().copied());
     let rows: Vec<LedgerRow> = sqlx::query_as(RUNS_BY_ID)
         .bind(ids)

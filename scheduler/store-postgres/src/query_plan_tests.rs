@@ -575,10 +575,7 @@ async fn reads_use_their_indexes() {
     for sql in [run_list::IN_RARE_STATES, run_list::IN_RARE_STATES_ASCENDING] {
         let text = s
             .plan(sql, |q| {
-                q.bind(0_i64)
-                    .bind(i64::MAX)
-                    .bind(vec![11_i16])
-                    .bind(5_i64)
+                q.bind(0_i64).bind(i64::MAX).bind(vec![11_i16]).bind(5_i64)
             })
             .await;
         assert!(
@@ -630,19 +627,30 @@ async fn lists_of_jobs_use_their_indexes() {
     }
     for sql in [job_list::OF_GROUP, job_list::OF_GROUP_DESCENDING] {
         let text = s
-            .plan(sql, |q| q.bind("job-1").bind("job-2").bind(5_i64).bind("none"))
+            .plan(sql, |q| {
+                q.bind("job-1").bind("job-2").bind(5_i64).bind("none")
+            })
             .await;
-        assert!(text.contains("job_group") && !text.contains("Seq Scan"), "{text}");
+        assert!(
+            text.contains("job_group") && !text.contains("Seq Scan"),
+            "{text}"
+        );
     }
     for sql in [job_list::PLANNED, job_list::PLANNED_DESCENDING] {
         let text = s
             .plan(sql, |q| q.bind(START_MS).bind(1_i64).bind(5_i64))
             .await;
-        assert!(text.contains("job_due_next") && !text.contains("Sort"), "{text}");
+        assert!(
+            text.contains("job_due_next") && !text.contains("Sort"),
+            "{text}"
+        );
     }
     for sql in [job_list::BY_ID, job_list::BY_ID_DESCENDING] {
         let text = s.plan(sql, |q| q.bind(100_i64).bind(5_i64)).await;
-        assert!(text.contains("job_due_pkey") && !text.contains("Sort"), "{text}");
+        assert!(
+            text.contains("job_due_pkey") && !text.contains("Sort"),
+            "{text}"
+        );
     }
     let text = s
         .plan(run_list::JOBS_OF_GROUPS, |q| {
@@ -660,7 +668,10 @@ fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
         (|f| f.order = Order::Ascending, "audit_pkey"),
         (|f| f.result = Some(AuditResult::Refused), "audit_refused"),
         (|f| f.actions = vec!["job.pause".to_owned()], "audit_action"),
-        (|f| f.groups = vec!["none".parse().expect("a name")], "audit_group"),
+        (
+            |f| f.groups = vec!["none".parse().expect("a name")],
+            "audit_group",
+        ),
         (
             |f| f.namespace = Some("none".parse().expect("a name")),
             "audit_namespace",

@@ -89,7 +89,9 @@ async fn fixed_delay_entries(
     to: Timestamp,
     limit: usize,
 ) -> Result<Vec<LedgerEntry>> {
-    let ids = runs_of_jobs(conn, &RunsOfJobs::newest(&[job], MAX_SEARCHED)).await?.ids;
+    let ids = runs_of_jobs(conn, &RunsOfJobs::newest(&[job], MAX_SEARCHED))
+        .await?
+        .ids;
     let Json(runs): Json<Vec<LedgerRun>> = sqlx::query_scalar(RUNS_BY_ID)
         .bind(Json(ids))
         .bind(from.as_millis())

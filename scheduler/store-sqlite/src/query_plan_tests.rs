@@ -79,18 +79,12 @@ const HOT: [(&str, &[&str]); 34] = [
     (executors::OVERDUE, &["run_overdue"]),
     (runs::OF_JOBS, &["run_by_job"]),
     (summaries::COUNT_DAY, &["run_by_job"]),
-    (
-        run_list::IN_RARE_STATES,
-        &["run_unsuccessful", "run_live"],
-    ),
+    (run_list::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
     (
         run_list::IN_RARE_STATES_ASCENDING,
         &["run_unsuccessful", "run_live"],
     ),
-    (
-        run_list::FITTING,
-        &["SEARCH r USING INTEGER PRIMARY KEY"],
-    ),
+    (run_list::FITTING, &["SEARCH r USING INTEGER PRIMARY KEY"]),
     (run_list::JOBS_OF_GROUPS, &["job_group (group_name=?)"]),
     (ledger::SKIPPED, &["run_skipped"]),
     (
@@ -158,7 +152,10 @@ async fn scans_by_id_do_not_sort() {
 async fn lists_of_jobs_use_their_indexes() {
     let (_dir, store) = store().await;
     for (sql, wanted) in [
-        (job_list::BY_NAME, "USING INDEX job_name (name>? AND name<?)"),
+        (
+            job_list::BY_NAME,
+            "USING INDEX job_name (name>? AND name<?)",
+        ),
         (
             job_list::BY_NAME_DESCENDING,
             "USING INDEX job_name (name>? AND name<?)",
@@ -180,7 +177,10 @@ async fn lists_of_jobs_use_their_indexes() {
         ),
     ] {
         let text = plan(&store, sql).await.join("\n");
-        assert!(text.contains(wanted), "no {wanted} in the plan of {sql}\n{text}");
+        assert!(
+            text.contains(wanted),
+            "no {wanted} in the plan of {sql}\n{text}"
+        );
         assert!(
             !text.contains("TEMP B-TREE") && !text.contains("SCAN"),
             "{sql}\n{text}"
@@ -205,7 +205,10 @@ async fn lists_of_the_audit_log_use_their_indexes() {
             |f| f.actions = vec!["x".to_owned()],
             "audit_action_object (action_object=?",
         ),
-        (|f| f.objects = vec!["x".to_owned()], "audit_object (object=?"),
+        (
+            |f| f.objects = vec!["x".to_owned()],
+            "audit_object (object=?",
+        ),
         (
             |f| f.groups = vec!["x".parse().expect("a name")],
             "audit_group (group_name=?",
@@ -244,7 +247,9 @@ async fn lists_of_the_audit_log_use_their_indexes() {
         actors: vec!["x".to_owned(), "y".to_owned()],
         ..AuditFilter::default()
     };
-    let text = plan(&store, &AuditQuery::new(&both, '?').sql).await.join("\n");
+    let text = plan(&store, &AuditQuery::new(&both, '?').sql)
+        .await
+        .join("\n");
     assert_eq!(text.matches("audit_actor (actor=?").count(), 2, "{text}");
 }
 

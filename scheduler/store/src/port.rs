@@ -168,8 +168,7 @@ pub trait Store: Audit {
     /// Jobs that match the filter, in its order.
     ///
     /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) jobs are looked at, so a page may be short and still have a next one.
-    /// A job that is applied or deleted between two pages does not move the others. In a list by next fire time, a job
-    /// that fires meanwhile moves, and may be in two pages or in none.
+    /// In a list by next fire time, a job that fires between two pages moves.
     ///
     /// # Errors
     ///
@@ -337,8 +336,7 @@ pub trait Store: Audit {
     /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
     async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
-    /// Dead letters that match the filter, in its order. There are at most
-    /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) to look at.
+    /// Dead letters that match the filter, in its order. It looks at all that are stored.
     async fn list_dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>>;
 
     /// At most `limit` dead letters with an id below `before`, newest first.
@@ -415,19 +413,15 @@ pub trait Store: Audit {
 
     /// Runs that match the filter, in its order.
     ///
-    /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) runs are looked at, or 16 million ids of runs of the jobs in the
-    /// filter. So a page may be short and still have a next one.
+    /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) runs, or 16 million ids of runs of given jobs, are looked at, so a page
+    /// may be short and still have a next one.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had one of the names in the filter.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had one of the names.
     async fn list_runs(&self, filter: &RunFilter) -> Result<RunList>;
 
-    /// The runs of one page of [`list_runs`](Self::list_runs).
-    ///
-    /// # Errors
-    ///
-    /// As [`list_runs`](Self::list_runs).
+    /// The runs of one page of [`list_runs`](Self::list_runs), with its errors.
     async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
         Ok(self.list_runs(filter).await?.runs)
     }

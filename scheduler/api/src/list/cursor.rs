@@ -24,7 +24,8 @@ pub(super) fn encode(list: &str, sort: &str, key: &impl Serialize) -> String {
 
 /// The key in a cursor of this list and order.
 pub(super) fn decode<K: DeserializeOwned>(list: &str, sort: &str, text: &str) -> Result<K, String> {
-    let malformed = || "not a `next` of this list; give that of the previous page unchanged".to_owned();
+    let malformed =
+        || "not a `next` of this list; give that of the previous page unchanged".to_owned();
     if text.len() > MAX_BYTES {
         return Err(malformed());
     }
@@ -33,7 +34,9 @@ pub(super) fn decode<K: DeserializeOwned>(list: &str, sort: &str, text: &str) ->
         serde_json::from_slice(&bytes).map_err(|_| malformed())?;
     let (version, of_list, of_sort, key) = cursor;
     if version != VERSION {
-        return Err("another version of the server has given it; begin with the first page".to_owned());
+        return Err(
+            "another version of the server has given it; begin with the first page".to_owned(),
+        );
     }
     if of_list != list {
         return Err(format!(
@@ -83,7 +86,9 @@ mod tests {
     fn what_no_server_has_given_is_refused() {
         let other_key = encode("jobs", "name", &"a");
         let long = "A".repeat(MAX_BYTES + 4);
-        for text in ["", "x", "7", "a b", "bnVsbA", "WzFd", "é", &other_key, &long] {
+        for text in [
+            "", "x", "7", "a b", "bnVsbA", "WzFd", "é", &other_key, &long,
+        ] {
             let error = read("jobs", "name", text).expect_err("is refused");
             assert!(error.contains("previous page"), "{text:?}: {error}");
         }

@@ -52,21 +52,22 @@ impl<'a> Filters<'a> {
     /// `name`: names of jobs, or their beginnings with `*`. In a list of one namespace they are local.
     pub(crate) fn names(&mut self) -> Vec<NameFilter> {
         let (namespace, listed) = (self.namespace, self.listed.as_ref());
-        self.params.many("name", |text| match (text.strip_suffix('*'), listed) {
-            (None, Some(_)) => Ok(NameFilter::Exact(namespace.job(text)?.to_string())),
-            (None, None) => {
-                let name: JobName = text.parse().map_err(|error| described(&error))?;
-                Ok(NameFilter::Exact(name.to_string()))
-            }
-            (Some(start), Some(_)) if start.contains('/') => {
-                Err("'/' is not allowed in a local name".to_owned())
-            }
-            (Some(start), Some(own)) if !own.is_default() => {
-                let start = format!("{own}/{}", beginning(start)?);
-                Ok(NameFilter::Prefix(start))
-            }
-            (Some(start), _) => Ok(NameFilter::Prefix(beginning(start)?.to_owned())),
-        })
+        self.params
+            .many("name", |text| match (text.strip_suffix('*'), listed) {
+                (None, Some(_)) => Ok(NameFilter::Exact(namespace.job(text)?.to_string())),
+                (None, None) => {
+                    let name: JobName = text.parse().map_err(|error| described(&error))?;
+                    Ok(NameFilter::Exact(name.to_string()))
+                }
+                (Some(start), Some(_)) if start.contains('/') => {
+                    Err("'/' is not allowed in a local name".to_owned())
+                }
+                (Some(start), Some(own)) if !own.is_default() => {
+                    let start = format!("{own}/{}", beginning(start)?);
+                    Ok(NameFilter::Prefix(start))
+                }
+                (Some(start), _) => Ok(NameFilter::Prefix(beginning(start)?.to_owned())),
+            })
     }
 }
 
@@ -85,7 +86,9 @@ fn beginning(text: &str) -> Result<&str, String> {
 
 fn plain(text: &str) -> Result<(), String> {
     if text.chars().count() > MAX_TEXT_CHARS {
-        return Err(format!("is too long; give at most {MAX_TEXT_CHARS} characters"));
+        return Err(format!(
+            "is too long; give at most {MAX_TEXT_CHARS} characters"
+        ));
     }
     if text.contains('\0') {
         return Err("has a NUL character, which no text has".to_owned());
@@ -142,7 +145,10 @@ impl Params {
         if let (Some(since), Some(until)) = (since, until)
             && since >= until
         {
-            self.refuse("since", format!("{since} is not before {until}, where the time ends"));
+            self.refuse(
+                "since",
+                format!("{since} is not before {until}, where the time ends"),
+            );
         }
         (since, until)
     }
@@ -198,7 +204,11 @@ mod tests {
             value: value.map(str::to_owned),
         };
         let mut given = params("label=team=a=b&label=x&label=y=");
-        let expected = [label("team", Some("a=b")), label("x", None), label("y", Some(""))];
+        let expected = [
+            label("team", Some("a=b")),
+            label("x", None),
+            label("y", Some("")),
+        ];
         assert_eq!(given.labels(), expected);
         let mut given = params("label==a");
         given.labels();

@@ -95,7 +95,10 @@ async fn set_enabled(fixture: &Fixture, job: &str, enabled: bool) {
 
 /// The versions of a job, newest first.
 async fn versions(fixture: &Fixture, job: &str) -> Vec<JobVersion> {
-    let found = fixture.store.job_versions(&name(job), Order::Descending, None, 10_000).await;
+    let found = fixture
+        .store
+        .job_versions(&name(job), Order::Descending, None, 10_000)
+        .await;
     found.expect("lists")
 }
 

@@ -10,7 +10,8 @@ use super::fixture::{
     mark, name, report, runs_at,
 };
 use crate::{
-    AttemptReport, FireDueRequest, JobFilter, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires,
+    AttemptReport, FireDueRequest, JobFilter, LedgerEntry, Plan, PlannedRun, Planner, RunFilter,
+    SkippedFires,
 };
 
 /// All columns of a run from its fire time to its end.
