@@ -101,7 +101,7 @@ impl Params {
     pub(crate) fn names(&mut self) -> Vec<NameFilter> {
         self.many("name", |text| match text.strip_suffix('*') {
             Some(start) => Ok(NameFilter::Prefix(beginning(start)?.to_owned())),
-            None => Ok(NameFilter::Exact(some_text(text)?)),
+            None => Ok(NameFilter::Exact(some_text(beginning(text)?)?)),
         })
     }
 

@@ -31,7 +31,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "maxLength": 512,
     "anyOf": [
       {"$ref": "#/components/schemas/ListedName"},
-      {"pattern": "^[^*/\\x00]{0,511}[*]$"}
+      {"pattern": "^[^*\\x00]{0,511}[*]$"}
     ],
     "examples": ["nightly-backup", "nightly-*"]
   },

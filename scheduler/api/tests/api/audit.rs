@@ -67,10 +67,7 @@ async fn a_filter_that_does_not_fit_is_named() {
         ("/audit?who=me", "unknown parameter"),
         ("/audit?limit=1001", "limit"),
         ("/jobs/a/versions/x", "is not the number of a version"),
-        (
-            "/jobs/a/versions?after=x",
-            "previous page",
-        ),
+        ("/jobs/a/versions?after=x", "previous page"),
     ] {
         let answer = server.get(path).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");
