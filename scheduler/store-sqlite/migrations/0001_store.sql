@@ -304,6 +304,8 @@ CREATE INDEX audit_actor ON audit (actor);
 CREATE INDEX audit_action ON audit (action);
 CREATE INDEX audit_action_object ON audit (action_object);
 CREATE INDEX audit_object ON audit (object);
+CREATE INDEX audit_namespace ON audit (namespace);
+CREATE INDEX audit_group ON audit (group_name) WHERE group_name IS NOT NULL;
 CREATE INDEX audit_refused ON audit (result) WHERE result = 'refused';
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit BEGIN

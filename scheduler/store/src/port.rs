@@ -413,8 +413,7 @@ pub trait Store: Audit {
 
     /// Runs that match the filter, in its order.
     ///
-    /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) runs, or 16 million ids of runs of given jobs, are looked at, so a page
-    /// may be short and still have a next one.
+    /// It looks at [`MAX_SCANNED`](crate::MAX_SCANNED) runs, or 16 million ids of given jobs, so a page may be short.
     ///
     /// # Errors
     ///
