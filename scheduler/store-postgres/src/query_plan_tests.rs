@@ -12,7 +12,7 @@ use cueline_model::{
 };
 use cueline_store::adapter::audit_query::{AuditQuery, Bound};
 use cueline_store::{
-    AttemptReport, AuditFilter, AuditResult, ClockOverride, FireDueRequest, NodeId, Plan,
+    AttemptReport, AuditFilter, AuditResult, ClockOverride, FireDueRequest, NodeId, Order, Plan,
     PlannedRun, Planner, RunFilter, Store as _,
 };
 use cueline_test_servers::postgres::Postgres;
@@ -23,8 +23,8 @@ use sqlx::query::Query;
 use crate::partitions::Day;
 use crate::{
     PgOptions, PgStore, accounts, audit, cancel, changes, claim, definitions, dispatch, drop_day,
-    executors, fire_due, follow_ups, ingest, jobs, ledger, log_lines, maintenance, new_runs,
-    oldest_queued, runs, summaries, trigger, waiting_runs,
+    executors, fire_due, follow_ups, ingest, job_list, jobs, ledger, log_lines, maintenance,
+    new_runs, oldest_queued, run_list, runs, summaries, trigger, waiting_runs,
 };
 
 /// 2027-03-01T12:00:00Z.
@@ -563,20 +563,40 @@ async fn reads_use_their_indexes() {
         q.bind(vec![START_MS]).bind(1_i64).bind(first).bind(end)
     })
     .await;
-    let text = s.plan(runs::ALL, |q| q.bind(i64::MAX).bind(5_i64)).await;
-    assert!(
-        text.contains("run_270305_pkey") && !text.contains("Sort"),
-        "{text}"
-    );
-    let text = s
-        .plan(runs::IN_RARE_STATES, |q| {
-            q.bind(i64::MAX).bind(vec![11_i16]).bind(5_i64)
-        })
-        .await;
-    assert!(
-        text.contains("unsuccessful_state") && !text.contains("Seq Scan on run_27"),
-        "{text}"
-    );
+    for sql in [run_list::ALL, run_list::ALL_ASCENDING] {
+        let text = s
+            .plan(sql, |q| q.bind(first).bind(i64::MAX).bind(5_i64))
+            .await;
+        assert!(
+            text.contains("run_270305_pkey") && !text.contains("Sort"),
+            "{text}"
+        );
+    }
+    for sql in [run_list::IN_RARE_STATES, run_list::IN_RARE_STATES_ASCENDING] {
+        let text = s
+            .plan(sql, |q| {
+                q.bind(0_i64).bind(i64::MAX).bind(vec![11_i16]).bind(5_i64)
+            })
+            .await;
+        assert!(
+            text.contains("unsuccessful_state") && !text.contains("Seq Scan on run_27"),
+            "{text}"
+        );
+    }
+    s.check(run_list::FITTING, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(low)
+            .bind(high)
+            .bind(false)
+            .bind(vec![0_i16])
+            .bind(true)
+            .bind(Vec::<i16>::new())
+            .bind(true)
+            .bind(Vec::<String>::new())
+            .bind(0_i64)
+            .bind(i64::MAX)
+    })
+    .await;
     let text = s.plan(oldest_queued::OLDEST, |q| q).await;
     assert!(
         text.contains("run_live") && !text.contains("run_27"),
@@ -584,80 +604,129 @@ async fn reads_use_their_indexes() {
     );
     let listed = s
         .store
-        .runs(&RunFilter {
+        .list_runs(&RunFilter {
             limit: 5,
             ..RunFilter::default()
         })
         .await;
-    assert_eq!(listed.expect("lists").len(), 5);
+    assert_eq!(listed.expect("lists").runs.len(), 5);
+}
+
+/// Pages of jobs are read in the order of an index.
+#[tokio::test]
+async fn lists_of_jobs_use_their_indexes() {
+    let s = fixture().await;
+    for (sql, index) in [
+        (job_list::BY_NAME, "job_name"),
+        (job_list::BY_NAME_DESCENDING, "job_name"),
+    ] {
+        let text = s
+            .plan(sql, |q| q.bind("job-1").bind("job-2").bind(5_i64))
+            .await;
+        assert!(text.contains(index) && !text.contains("Sort"), "{text}");
+    }
+    for sql in [job_list::OF_GROUP, job_list::OF_GROUP_DESCENDING] {
+        let text = s
+            .plan(sql, |q| {
+                q.bind("job-1").bind("job-2").bind(5_i64).bind("none")
+            })
+            .await;
+        assert!(
+            text.contains("job_group") && !text.contains("Seq Scan"),
+            "{text}"
+        );
+    }
+    for sql in [job_list::PLANNED, job_list::PLANNED_DESCENDING] {
+        let text = s
+            .plan(sql, |q| q.bind(START_MS).bind(1_i64).bind(5_i64))
+            .await;
+        assert!(
+            text.contains("job_due_next") && !text.contains("Sort"),
+            "{text}"
+        );
+    }
+    for sql in [job_list::BY_ID, job_list::BY_ID_DESCENDING] {
+        let text = s.plan(sql, |q| q.bind(100_i64).bind(5_i64)).await;
+        assert!(
+            text.contains("job_due_pkey") && !text.contains("Sort"),
+            "{text}"
+        );
+    }
+    let text = s
+        .plan(run_list::JOBS_OF_GROUPS, |q| {
+            q.bind(vec!["none".to_owned()]).bind(5_i64)
+        })
+        .await;
+    assert!(text.contains("job_group"), "{text}");
 }
 
 /// Filters of the audit log with the index that each one uses.
 fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
-    let text = || Some("none".to_owned());
-    let any = || AuditFilter {
-        limit: 5,
-        ..AuditFilter::default()
-    };
-    vec![
-        (any(), "audit_pkey"),
+    let text = || vec!["none".to_owned()];
+    let cases: [(fn(&mut AuditFilter), &'static str); 10] = [
+        (|_| {}, "audit_pkey"),
+        (|f| f.order = Order::Ascending, "audit_pkey"),
+        (|f| f.result = Some(AuditResult::Refused), "audit_refused"),
+        (|f| f.actions = vec!["job.pause".to_owned()], "audit_action"),
         (
-            AuditFilter {
-                result: Some(AuditResult::Refused),
-                ..any()
-            },
-            "audit_refused",
+            |f| f.groups = vec!["none".parse().expect("a name")],
+            "audit_group",
         ),
         (
-            AuditFilter {
-                actor: text(),
-                ..any()
-            },
-            "audit_actor",
-        ),
-        (
-            AuditFilter {
-                action: Some("job.pause".to_owned()),
-                ..any()
-            },
-            "audit_action",
-        ),
-        (
-            AuditFilter {
-                action: text(),
-                ..any()
-            },
-            "audit_action_object",
-        ),
-        (
-            AuditFilter {
-                object: text(),
-                ..any()
-            },
-            "audit_object",
-        ),
-        (
-            AuditFilter {
-                namespace: Some("none".parse().expect("a name")),
-                ..any()
-            },
+            |f| f.namespace = Some("none".parse().expect("a name")),
             "audit_namespace",
         ),
         (
-            AuditFilter {
-                from: Some(Timestamp::from_millis(START_MS)),
-                ..any()
-            },
+            |f| f.since = Some(Timestamp::from_millis(START_MS)),
             "audit_at",
         ),
         (
-            AuditFilter {
-                to: Some(Timestamp::from_millis(START_MS)),
-                ..any()
-            },
+            |f| f.until = Some(Timestamp::from_millis(START_MS)),
             "audit_at",
         ),
-    ]
+        (
+            |f| f.actors = vec!["none".to_owned(), "nothing".to_owned()],
+            "audit_actor",
+        ),
+        (
+            |f| f.objects = vec!["none".to_owned(), "nothing".to_owned()],
+            "audit_object",
+        ),
+    ];
+    let mut filters: Vec<(AuditFilter, &'static str)> = cases
+        .into_iter()
+        .map(|(change, index)| {
+            let mut filter = AuditFilter::default();
+            change(&mut filter);
+            (filter, index)
+        })
+        .collect();
+    let one = |filter: AuditFilter, index| (filter, index);
+    filters.push(one(
+        AuditFilter {
+            actors: text(),
+            ..AuditFilter::default()
+        },
+        "audit_actor",
+    ));
+    filters.push(one(
+        AuditFilter {
+            actions: text(),
+            ..AuditFilter::default()
+        },
+        "audit_action_object",
+    ));
+    filters.push(one(
+        AuditFilter {
+            objects: text(),
+            ..AuditFilter::default()
+        },
+        "audit_object",
+    ));
+    for (filter, _) in &mut filters {
+        filter.limit = 5;
+    }
+    filters
 }
 
 /// The fixture's jobs have left an entry each. Every filter finds its few entries by its index, in the order of the list.
@@ -665,7 +734,9 @@ fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
 async fn the_audit_log_uses_its_indexes() {
     let s = fixture().await;
     for (filter, index) in audit_filters() {
-        let AuditQuery { sql, parameters } = AuditQuery::new(&filter, '$');
+        let AuditQuery {
+            sql, parameters, ..
+        } = AuditQuery::new(&filter, '$');
         let text = s
             .plan(&sql, |query| {
                 parameters

@@ -1,9 +1,9 @@
 //! Applying, pausing and deleting jobs.
 
-use cueline_model::{After, AfterOn, JobName, JobSpec, Namespace, RunState};
+use cueline_model::{After, AfterOn, JobSpec, RunState};
 
 use super::fixture::{Fixture, START, actor, attempt, by_hand, each_second, mark, name, refused};
-use crate::{Change, ErrorKind};
+use crate::{Change, ErrorKind, JobFilter, JobList, JobPosition};
 
 fn child(job: &str, parent: &str) -> JobSpec {
     let mut spec = by_hand(job);
@@ -419,17 +419,20 @@ pub async fn jobs_are_listed_by_name(fixture: &Fixture) {
     fixture
         .apply(&["c", "a", "d", "b", "Z", "é"].map(by_hand))
         .await;
-    let page = fixture.store.jobs(None, None, 4).await.expect("lists");
-    let names: Vec<_> = page.iter().map(|s| s.job.spec.name.as_str()).collect();
-    assert_eq!(names, ["Z", "a", "b", "c"], "by their bytes");
-    let last = &page[3].job.spec.name;
-    let page = fixture
-        .store
-        .jobs(None, Some(last), 4)
-        .await
-        .expect("lists");
-    let names: Vec<_> = page.iter().map(|s| s.job.spec.name.as_str()).collect();
-    assert_eq!(names, ["d", "é"]);
+    let mut filter = JobFilter {
+        limit: 4,
+        ..JobFilter::default()
+    };
+    let page = fixture.store.list_jobs(&filter).await.expect("lists");
+    let names = |page: &JobList| -> Vec<String> {
+        let jobs = page.jobs.iter();
+        jobs.map(|s| s.job.spec.name.to_string()).collect()
+    };
+    assert_eq!(names(&page), ["Z", "a", "b", "c"], "by their bytes");
+    filter.after = page.next;
+    let page = fixture.store.list_jobs(&filter).await.expect("lists");
+    assert_eq!(names(&page), ["d", "é"]);
+    assert_eq!(page.next, None);
 }
 
 /// A name in one namespace is not the same name in another, and a list has the jobs of its namespace only.
@@ -437,13 +440,20 @@ pub async fn jobs_are_listed_by_namespace(fixture: &Fixture) {
     let all = ["a", "b", "team/a", "team/b", "team-b/a", "team.b/a", "z"];
     fixture.apply(&all.map(by_hand)).await;
     let list = async |namespace: Option<&str>, after: Option<&str>, limit| {
-        let namespace: Option<Namespace> = namespace.map(name);
-        let after: Option<JobName> = after.map(name);
-        let page = fixture
-            .store
-            .jobs(namespace.as_ref(), after.as_ref(), limit);
-        let page = page.await.expect("lists");
-        let names = page.iter().map(|s| s.job.spec.name.to_string());
+        let mut filter = JobFilter {
+            namespace: namespace.map(name),
+            limit,
+            ..JobFilter::default()
+        };
+        if let Some(after) = after {
+            let after = fixture.store.job(&name(after)).await.expect("exists");
+            filter.after = Some(JobPosition {
+                next_fire: None,
+                id: after.job.id,
+            });
+        }
+        let page = fixture.store.list_jobs(&filter).await.expect("lists");
+        let names = page.jobs.iter().map(|s| s.job.spec.name.to_string());
         names.collect::<Vec<_>>()
     };
     assert_eq!(list(Some("default"), None, 10).await, ["a", "b", "z"]);
@@ -483,7 +493,7 @@ pub async fn missing_jobs_are_named(fixture: &Fixture) {
     let ledger = fixture.store.ledger(&x, START, START, 1).await;
     refused(ledger, ErrorKind::NotFound, "\"x\"");
     let filter = crate::RunFilter {
-        job: Some(x),
+        jobs: vec![x],
         limit: 1,
         ..crate::RunFilter::default()
     };

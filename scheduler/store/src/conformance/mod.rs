@@ -19,6 +19,7 @@ mod fixture;
 pub mod follow_ups;
 pub mod idempotency;
 pub mod jobs;
+pub mod lists;
 pub mod logs;
 pub mod maintenance;
 pub mod newer_rows;
@@ -27,6 +28,7 @@ pub mod preconditions;
 pub mod queries;
 pub mod quotas;
 pub mod random_calls;
+pub mod record_lists;
 pub mod reports;
 pub mod sessions;
 pub mod triggers;
@@ -107,6 +109,9 @@ macro_rules! store_conformance {
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs,
                 the_oldest_queued_attempt_of_each_executor_is_found, pools_stay_within_their_limits;
+            lists: jobs_are_listed_by_every_filter, jobs_without_a_next_fire_time_come_last, a_list_of_jobs_goes_on_while_jobs_change,
+                runs_are_listed_by_every_filter, runs_are_found_by_the_time_of_their_creation, a_rare_match_ends_a_page_early;
+            record_lists: dead_letters_are_listed_by_every_filter, entries_are_listed_in_both_directions, versions_are_listed_in_both_directions;
             changes: new_runs_are_read_once, new_runs_are_read_in_parts, runs_written_by_several_nodes_are_read_once,
                 runs_of_an_older_day_are_new_runs, changed_runs_are_those_in_another_state_or_attempt, deleted_runs_are_named, live_runs_are_listed_newest_first,
                 each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
@@ -165,6 +170,7 @@ mod tests {
             include_str!("follow_ups.rs"),
             include_str!("idempotency.rs"),
             include_str!("jobs.rs"),
+            include_str!("lists.rs"),
             include_str!("logs.rs"),
             include_str!("newer_rows.rs"),
             include_str!("nodes.rs"),
@@ -172,6 +178,7 @@ mod tests {
             include_str!("queries.rs"),
             include_str!("quotas.rs"),
             include_str!("random_calls.rs"),
+            include_str!("record_lists.rs"),
             include_str!("triggers.rs"),
             include_str!("maintenance.rs"),
             include_str!("worker_keys.rs"),
