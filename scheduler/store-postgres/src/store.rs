@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, RunId, StoreId,
-    Timestamp,
+    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace, RunId,
+    StoreId, Timestamp,
 };
 use cueline_store::{
     AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter,
