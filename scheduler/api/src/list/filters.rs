@@ -139,15 +139,15 @@ impl Params {
         })
     }
 
-    /// `since`, which is included, and `until`, which is not.
+    /// `since`, which is included, and `until`, which is not. Nothing is between two equal ones.
     pub(crate) fn window(&mut self) -> (Option<Timestamp>, Option<Timestamp>) {
         let (since, until) = (self.instant("since"), self.instant("until"));
         if let (Some(since), Some(until)) = (since, until)
-            && since >= until
+            && since > until
         {
             self.refuse(
                 "since",
-                format!("{since} is not before {until}, where the time ends"),
+                format!("{since} is after {until}, where the time ends"),
             );
         }
         (since, until)
@@ -216,13 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_time_ends_after_it_begins() {
-        let mut given = params("since=5&until=5");
+    fn a_time_does_not_end_before_it_begins() {
+        let mut given = params("since=6&until=5");
         given.window();
         assert!(given.finish().is_err());
-        let mut given = params("since=5&until=6");
         let at = |ms| Some(Timestamp::from_millis(ms));
-        assert_eq!(given.window(), (at(5), at(6)));
+        let mut given = params("since=5&until=5");
+        assert_eq!(given.window(), (at(5), at(5)));
+        assert!(given.finish().is_ok());
     }
 
     #[test]

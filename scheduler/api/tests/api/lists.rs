@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use cueline_model::{Heartbeat, Timestamp};
+use cueline_model::{Heartbeat, Namespace, Timestamp};
 use cueline_store::NewDeadLetter;
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::server::Server;
+use crate::server::{Server, TOKEN};
 
 /// Each list with the field of its entries, and an order that is not its default.
-const LISTS: [(&str, &str, &str); 10] = [
+const LISTS: [(&str, &str, &str); 11] = [
     ("/jobs", "jobs", "-next_fire"),
     ("/jobs/a/versions", "versions", "version"),
     ("/runs", "runs", "id"),
@@ -21,6 +21,7 @@ const LISTS: [(&str, &str, &str); 10] = [
     ("/tokens", "tokens", "id"),
     ("/worker-keys", "keys", "changed_at"),
     ("/enrolment-tokens", "tokens", "-created_at"),
+    ("/namespaces", "namespaces", "name"),
 ];
 
 fn by_hand(name: &str, group: &str) -> Value {
@@ -45,6 +46,7 @@ async fn dead_letters(server: &Server, numbers: std::ops::Range<i64>) {
             at: Timestamp::from_millis(n),
             payload: vec![1],
             origin: Some("executor g/e1".to_owned()),
+            namespace: Some(Namespace::default()),
         })
         .collect();
     let stored = server.store.insert_dead_letters(&letters).await;
@@ -81,6 +83,10 @@ async fn filled() -> Server {
         server.post("/users", &user).await.good();
         server.token_with(&json!([{ "role": "viewer" }])).await;
         server.post("/enrolment-tokens", &json!({})).await.good();
+        let path = format!("/api/v1/namespaces/team-{name}/quota");
+        let quota = server.bare(Method::PUT, &path).bearer_auth(TOKEN);
+        let quota = quota.json(&json!({ "max_jobs": 9 }));
+        server.send(quota).await.good();
     }
     dead_letters(&server, 0..5).await;
     executors(&server, &["e1", "e2", "e3", "e4", "e5"]).await;
@@ -255,6 +261,10 @@ async fn filters_are_alternatives_and_different_ones_hold_together() {
         ("/dead?topic=job-1&topic=job-2", "letters", 2),
         ("/dead?group=g&since=1&until=3", "letters", 2),
         ("/dead?origin=scheduler", "letters", 0),
+        ("/dead?all_namespaces=true&group=g", "letters", 5),
+        ("/dead?all_namespaces=true&group=team-a/g", "letters", 0),
+        ("/namespaces/team-a/dead?group=g", "letters", 0),
+        ("/namespaces?limit=3", "namespaces", 3),
         (
             "/audit?action=job.pause&action=user&all_namespaces=true",
             "entries",

@@ -17,17 +17,22 @@ fn letter(n: usize, origin: Option<&str>) -> NewDeadLetter {
         at: START.plus_ms(n as u64 * 1_000),
         payload: vec![1],
         origin: origin.map(str::to_owned),
+        namespace: group_of(origin).map(|group| name::<GroupName>(group).namespace()),
     }
+}
+
+/// The group of the executor in an origin.
+fn group_of(origin: Option<&str>) -> Option<&str> {
+    let (group, _) = origin?.strip_prefix("executor ")?.rsplit_once('/')?;
+    Some(group)
 }
 
 fn letter_fits(filter: &DeadLetterFilter, letter: &DeadLetter) -> bool {
     let origin = letter.origin.as_deref();
-    let group = origin
-        .and_then(|origin| origin.strip_prefix("executor "))
-        .and_then(|executor| executor.rsplit_once('/'))
-        .map(|(group, _)| group);
+    let group = group_of(origin);
     let of_group = |wanted: &GroupName| group == Some(wanted.as_str());
-    (filter.queues.is_empty() || filter.queues.contains(&letter.queue))
+    (filter.namespace.is_none() || filter.namespace == letter.namespace)
+        && (filter.queues.is_empty() || filter.queues.contains(&letter.queue))
         && (filter.topics.is_empty() || filter.topics.contains(&letter.topic))
         && (filter.origins.is_empty() || filter.origins.iter().any(|o| origin == Some(o.as_str())))
         && (filter.groups.is_empty() || filter.groups.iter().any(of_group))
@@ -35,7 +40,7 @@ fn letter_fits(filter: &DeadLetterFilter, letter: &DeadLetter) -> bool {
         && filter.until.is_none_or(|until| letter.at < until)
 }
 
-/// Queues, topics, origins, groups and times.
+/// Namespaces, queues, topics, origins, groups and times.
 pub async fn dead_letters_are_listed_by_every_filter(fixture: &Fixture) {
     let origins = [
         None,
@@ -52,9 +57,17 @@ pub async fn dead_letters_are_listed_by_every_filter(fixture: &Fixture) {
         .insert_dead_letters(&letters)
         .await
         .expect("stores");
-    let all = fixture.store.dead_letters(None, 100).await.expect("lists");
-    let changes: [fn(&mut DeadLetterFilter); 8] = [
+    let all = fixture.store.dead_letters(None, None, 100).await;
+    let all = all.expect("lists");
+    let changes: [fn(&mut DeadLetterFilter); 12] = [
         |_| {},
+        |f| f.namespace = Some(name("team")),
+        |f| f.namespace = Some(name("default")),
+        |f| f.namespace = Some(name("none")),
+        |f| {
+            f.namespace = Some(name("default"));
+            f.groups = vec![name("g"), name("team/g")];
+        },
         |f| f.queues = vec!["results".to_owned()],
         |f| f.topics = vec!["job-1".to_owned(), "job-2".to_owned()],
         |f| f.origins = vec!["scheduler".to_owned()],
