@@ -2,13 +2,14 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::audit_query::AuditQuery;
-use cueline_store::{AuditFilter, AuditResult, Order};
+use cueline_store::adapter::dead_letter_query::DeadLetterQuery;
+use cueline_store::{AuditFilter, AuditResult, DeadLetterFilter, Order};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, accounts, audit, changes, claim, dispatch, executors, fire_due,
-    follow_ups, ingest, job_list, ledger, maintenance, oldest_queued, run_list, runs, summaries,
-    trigger,
+    SqliteOptions, SqliteStore, accounts, audit, changes, claim, dead_letters, dispatch, executors,
+    fire_due, follow_ups, ingest, job_list, ledger, maintenance, oldest_queued, run_list, runs,
+    summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -251,6 +252,30 @@ async fn lists_of_the_audit_log_use_their_indexes() {
         .await
         .join("\n");
     assert_eq!(text.matches("audit_actor (actor=?").count(), 2, "{text}");
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_by_their_indexes() {
+    let (_dir, store) = store().await;
+    for (namespace, wanted) in [
+        (None, "SEARCH dead_letter USING INTEGER PRIMARY KEY"),
+        (Some("x"), "dead_letter_of_namespace (namespace=?"),
+    ] {
+        for order in [Order::Ascending, Order::Descending] {
+            let filter = DeadLetterFilter {
+                namespace: namespace.map(|name| name.parse().expect("a name")),
+                order,
+                ..DeadLetterFilter::default()
+            };
+            let query = DeadLetterQuery::new(&filter, dead_letters::DIALECT);
+            let text = plan(&store, &query.sql).await.join("\n");
+            assert!(text.contains(wanted), "no {wanted} in {text}");
+            assert!(
+                !text.contains("TEMP B-TREE") && !text.contains("SCAN"),
+                "{text}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

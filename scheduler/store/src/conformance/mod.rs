@@ -31,6 +31,7 @@ pub mod random_calls;
 pub mod record_lists;
 pub mod reports;
 pub mod sessions;
+pub mod stopped_jobs;
 pub mod triggers;
 pub mod worker_keys;
 
@@ -48,9 +49,10 @@ macro_rules! store_conformance {
                 startup_jobs_run_once_per_start, unknown_node_cannot_claim, a_store_has_an_id;
             jobs: apply_reports_each_job, dry_run_changes_nothing, apply_is_all_or_nothing,
                 parents_must_exist, cycles_are_refused, edit_withdraws_runs_ahead_of_their_fire_time,
-                edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions, pause_keeps_what_it_does_not_know, an_unreadable_job_can_be_paused_and_deleted,
-                pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, dispatching_attempts_are_listed,
+                edit_releases_waiting_runs, dispatching_attempts_are_listed,
                 definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, jobs_are_listed_by_namespace, a_job_stays_in_its_namespace, missing_jobs_are_named;
+            stopped_jobs: pause_ends_waiting_runs, pause_and_resume_are_versions, pause_keeps_what_it_does_not_know, an_unreadable_job_can_be_paused_and_deleted,
+                pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted;
             fire_due: due_jobs_fire_once, enough_runs_end_a_transaction, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, held_jobs_stay_due, turns_count_runs, paused_jobs_do_not_fire,
                 shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
@@ -165,6 +167,7 @@ mod tests {
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
             include_str!("sessions.rs"),
+            include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("follow_ups.rs"),
