@@ -146,10 +146,11 @@ pub(super) async fn delete_token(
 
 /// Lists the keys of workers, sorted by executor.
 pub(super) async fn list(api: &Api, out: Out, args: &KeyListArgs) -> Result<(), Failure> {
-    let WorkerKeyPage { keys, next, now } = keys_of(api, args).await?;
+    let page = keys_of(api, args).await?;
     if out.is_json() {
-        return out.json(&json!({ "keys": keys, "now": now }));
+        return out.json(&json!(page));
     }
+    let WorkerKeyPage { keys, next, now } = page;
     let mut table = out.table(&[
         "EXECUTOR", "KEY", "STATE", "ENROLLED", "BY", "CHANGED", "BY",
     ]);

@@ -38,7 +38,7 @@ const RESULTS: [(&str, AuditResult); 2] = [
     operation_id = "audit_list",
     tag = "audit log",
     summary = "Lists entries of the audit log.",
-    description = "The entries about what belongs to the namespace. Entries about what belongs to no namespace, such as dead letters and users, are only in the list of all namespaces.",
+    description = "The entries about what belongs to the namespace. Entries about what belongs to no namespace, such as users and dead letters without a verified origin, are only in the list of all namespaces.",
     params(
         ("actor" = Option<Vec<openapi::FilterText>>, Query, description = "Only entries of this actor, such as `user alice`; may be repeated."),
         ("action" = Option<Vec<openapi::FilterText>>, Query, description = "Only entries with this action, such as `job.pause`, or of all actions on one kind of object, such as `job`; may be repeated."),
