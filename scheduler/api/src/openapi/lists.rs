@@ -48,11 +48,6 @@ pub(super) const SCHEMAS: &str = r##"{
     "type": "string",
     "enum": ["active", "paused"]
   },
-  "RunKind": {
-    "description": "What creates a run.",
-    "type": "string",
-    "enum": ["schedule", "manual", "child", "startup"]
-  },
   "ExecutorStateFilter": {
     "description": "Whether an executor can take triggers.",
     "type": "string",
