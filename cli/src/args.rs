@@ -16,6 +16,8 @@ use crate::dlq::DlqCommand;
 use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
+use crate::list_args::{ExecutorListArgs, JobListArgs, QueueListArgs};
+use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs};
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
 use crate::namespace::args::NamespaceCommand;
@@ -139,7 +141,7 @@ pub(crate) enum JobCommand {
     /// Show what apply would change, field by field
     Diff(FilesArgs),
     /// List jobs
-    List(ListArgs),
+    List(JobListArgs),
     /// Show one job
     Show(JobArg),
     /// Show a job's next fire times
@@ -154,16 +156,6 @@ pub(crate) enum JobCommand {
     History(HistoryArgs),
     /// Apply the definition of an earlier version of a job
     Restore(RestoreArgs),
-}
-
-/// A list of one namespace or of all.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    pub(crate) all: AllNamespaces,
-    /// Whether it is shown again and again.
-    #[command(flatten)]
-    pub(crate) watch: WatchArgs,
 }
 
 /// One job.
@@ -245,18 +237,26 @@ pub(crate) enum RunCommand {
 pub(crate) struct RunListArgs {
     #[command(flatten)]
     pub(crate) all: AllNamespaces,
-    /// Only runs of this job
-    #[arg(long, value_name = "JOB")]
-    pub(crate) job: Option<JobName>,
+    /// Only runs of this job; may be given several times
+    #[arg(long = "job", value_name = "JOB")]
+    pub(crate) jobs: Vec<JobName>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
     /// Only runs in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
-    /// Only runs older than this one, for the next page
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) before: Option<i64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
+    /// Only runs that this has created; may be given several times
+    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup"])]
+    pub(crate) kinds: Vec<String>,
+    /// Only runs of executors with this name; may be given several times
+    #[arg(long = "executor", value_name = "EXECUTOR")]
+    pub(crate) executors: Vec<ExecutorName>,
+    #[command(flatten)]
+    pub(crate) window: WindowArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
     /// Whether it is shown again and again.
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
@@ -299,7 +299,7 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutorCommand {
     /// List executors
-    List(ListArgs),
+    List(ExecutorListArgs),
 }
 
 /// `cueline events`
@@ -310,9 +310,11 @@ pub(crate) struct EventsArgs {
     /// Only events of this kind; may be given several times
     #[arg(long = "kind", value_name = "KIND", value_enum)]
     pub(crate) kinds: Vec<EventKind>,
-    /// Only this job and its runs
-    #[arg(long, value_name = "JOB")]
-    pub(crate) job: Option<JobName>,
+    /// Only this job and its runs; may be given several times
+    #[arg(long = "job", value_name = "JOB")]
+    pub(crate) jobs: Vec<JobName>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
     /// Only runs in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
@@ -344,7 +346,7 @@ impl EventKind {
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
     /// List queues with their number of messages
-    List(ListArgs),
+    List(QueueListArgs),
     /// Show an executor's queue and its unfinished attempts
     Show(ExecutorArg),
     /// Empty an executor's queue; its runs are routed again

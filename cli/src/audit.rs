@@ -2,13 +2,14 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use cueline_api::view::AuditPage;
-use cueline_model::{Namespace, Timestamp};
+use cueline_model::Namespace;
 use cueline_store::AuditResult;
 use serde_json::Value;
 
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::lists::{GroupArgs, List, PageArgs, Query, WindowArgs, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
@@ -30,30 +31,24 @@ pub(crate) enum AuditCommand {
 pub(crate) struct AuditListArgs {
     #[command(flatten)]
     pub(crate) all: AllNamespaces,
-    /// Only changes by this actor, such as "user alice" or "token admin"
-    #[arg(long, value_name = "ACTOR")]
-    pub(crate) actor: Option<String>,
-    /// Only this action, such as job.pause, or all actions of one kind of object, such as job
-    #[arg(long, value_name = "ACTION")]
-    pub(crate) action: Option<String>,
+    /// Only changes by this actor, such as "user alice" or "token admin"; may be given several times
+    #[arg(long = "actor", value_name = "ACTOR")]
+    pub(crate) actors: Vec<String>,
+    /// Only this action, such as job.pause, or all actions of one kind of object, such as job; may be given several times
+    #[arg(long = "action", value_name = "ACTION")]
+    pub(crate) actions: Vec<String>,
     /// Only changes of the object with this name or number; with the namespace before it, as in team-a/report
-    #[arg(long, value_name = "NAME")]
-    pub(crate) object: Option<String>,
+    #[arg(long = "object", value_name = "NAME")]
+    pub(crate) objects: Vec<String>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
     /// Only actions that ended like this
     #[arg(long, value_enum)]
     pub(crate) result: Option<ResultArg>,
-    /// Not before this time
-    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub(crate) from: Option<Timestamp>,
-    /// Before this time
-    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub(crate) to: Option<Timestamp>,
-    /// Only entries with lower numbers, for the next page
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) before: Option<i64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) window: WindowArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// `cueline audit export`
@@ -61,12 +56,8 @@ pub(crate) struct AuditListArgs {
 pub(crate) struct AuditExportArgs {
     #[command(flatten)]
     pub(crate) all: AllNamespaces,
-    /// Not before this time
-    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub(crate) from: Option<Timestamp>,
-    /// Before this time
-    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
-    pub(crate) to: Option<Timestamp>,
+    #[command(flatten)]
+    pub(crate) window: WindowArgs,
 }
 
 /// How an action ended.
@@ -87,45 +78,32 @@ impl From<ResultArg> for AuditResult {
     }
 }
 
-type Query = Vec<(&'static str, String)>;
-
 pub(crate) async fn run(api: &Api, out: Out, command: AuditCommand) -> Result<(), Failure> {
     match command {
-        AuditCommand::List(args) => list(api, out, args).await,
+        AuditCommand::List(args) => list(api, out, &args).await,
         AuditCommand::Export(args) => export(api, out, &args).await,
     }
 }
 
-/// The parameters of a window of time.
-fn window(from: Option<Timestamp>, to: Option<Timestamp>) -> Query {
-    [("from", from), ("to", to)]
-        .into_iter()
-        .filter_map(|(name, at)| Some((name, at?.as_millis().to_string())))
-        .collect()
-}
-
-fn list_query(args: AuditListArgs) -> Query {
-    let mut query = window(args.from, args.to);
+fn list_query(args: &AuditListArgs) -> Query {
+    let mut query = args.window.query();
+    query.extend(values("actor", &args.actors));
+    query.extend(values("action", &args.actions));
+    query.extend(values("object", &args.objects));
+    query.extend(args.groups.query());
     let result = args.result.map(AuditResult::from);
-    let texts = [
-        ("actor", args.actor),
-        ("action", args.action),
-        ("object", args.object),
-        ("result", result.map(|result| result.as_str().to_owned())),
-        ("before", args.before.map(|id| id.to_string())),
-        ("limit", Some(args.limit.to_string())),
-    ];
-    query.extend(
-        texts
-            .into_iter()
-            .filter_map(|(name, text)| Some((name, text?))),
-    );
+    query.extend(result.map(|result| ("result", result.as_str().to_owned())));
     query
 }
 
-async fn list(api: &Api, out: Out, args: AuditListArgs) -> Result<(), Failure> {
+async fn list(api: &Api, out: Out, args: &AuditListArgs) -> Result<(), Failure> {
     let all = args.all;
-    let answer = api.list(&["audit"], &list_query(args), all).await?;
+    let list = List {
+        path: &["audit"],
+        key: "entries",
+        most: Some(50),
+    };
+    let answer = list.read(api, &list_query(args), all, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -149,21 +127,18 @@ async fn list(api: &Api, out: Out, args: AuditListArgs) -> Result<(), Failure> {
         table.add_row(all.column(cell(namespace, None), row));
     }
     out.print_table(&table, "there are no such entries")?;
-    match page.next {
-        Some(next) => out.line(&out.paint(&format!("older ones: --before {next}"), Paint::Dim)),
-        None => Ok(()),
-    }
+    print_next(out, page.next.as_deref())
 }
 
 /// Prints each page as it arrives, so that the memory does not grow with the log.
 async fn export(api: &Api, out: Out, args: &AuditExportArgs) -> Result<(), Failure> {
     // On a terminal, the lines show the progress themselves.
     let progress = (!out.is_terminal()).then(|| Progress::spinner(out, "exporting the audit log"));
-    let (mut before, mut count) = (None, 0_usize);
+    let (mut after, mut count): (Option<String>, usize) = (None, 0);
     loop {
-        let mut query = window(args.from, args.to);
+        let mut query = args.window.query();
         query.push(("limit", PAGE.to_string()));
-        query.extend(before.map(|id: i64| ("before", id.to_string())));
+        query.extend(after.map(|after| ("after", after)));
         let mut page = api.list(&["audit"], &query, args.all).await?;
         if let Some(Value::Array(entries)) = page.get_mut("entries").map(Value::take) {
             count += entries.len();
@@ -174,8 +149,8 @@ async fn export(api: &Api, out: Out, args: &AuditExportArgs) -> Result<(), Failu
         if let Some(progress) = &progress {
             progress.change(&format!("exported {count} entries of the audit log"));
         }
-        before = page.get("next").and_then(Value::as_i64);
-        if before.is_none() {
+        after = page.get("next").and_then(Value::as_str).map(str::to_owned);
+        if after.is_none() {
             return Ok(());
         }
     }
@@ -183,32 +158,34 @@ async fn export(api: &Api, out: Out, args: &AuditExportArgs) -> Result<(), Failu
 
 #[cfg(test)]
 mod tests {
+    use cueline_model::Timestamp;
+
     use super::*;
 
     #[test]
     fn only_given_filters_are_sent() {
         let args = AuditListArgs {
-            all: AllNamespaces {
-                all_namespaces: false,
-            },
-            actor: None,
-            action: Some("job".to_owned()),
-            object: None,
+            all: AllNamespaces::default(),
+            actors: Vec::new(),
+            actions: vec!["job".to_owned(), "user".to_owned()],
+            objects: Vec::new(),
+            groups: GroupArgs::default(),
             result: Some(ResultArg::Refused),
-            from: Some(Timestamp::from_millis(7)),
-            to: None,
-            before: None,
-            limit: 5,
+            window: WindowArgs {
+                since: Some(Timestamp::from_millis(7)),
+                until: None,
+            },
+            page: PageArgs::default(),
         };
-        let sent = list_query(args);
+        let sent = list_query(&args);
         let sent: Vec<_> = sent.iter().map(|(k, v)| (*k, v.as_str())).collect();
         assert_eq!(
             sent,
             [
-                ("from", "7"),
+                ("since", "7"),
                 ("action", "job"),
-                ("result", "refused"),
-                ("limit", "5")
+                ("action", "user"),
+                ("result", "refused")
             ]
         );
     }

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::list_args::DeadListArgs;
+use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
+use crate::output::{Out, cell};
 
 /// `cueline dlq …`
 #[derive(Debug, Subcommand)]
@@ -22,19 +24,6 @@ pub(crate) enum DlqCommand {
     Replay(DeadArgs),
     /// Delete dead letters
     Delete(DeadArgs),
-}
-
-/// `cueline dlq list`
-#[derive(Debug, Args)]
-pub(crate) struct DeadListArgs {
-    #[command(flatten)]
-    pub(crate) all: AllNamespaces,
-    /// Only dead letters with lower numbers, for the next page
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    pub(crate) before: Option<i64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
 }
 
 /// One dead letter.
@@ -70,9 +59,17 @@ pub(crate) async fn run(api: &Api, out: Out, command: DlqCommand) -> Result<(), 
 }
 
 async fn list(api: &Api, out: Out, args: &DeadListArgs) -> Result<(), Failure> {
-    let mut query = vec![("limit", args.limit.to_string())];
-    query.extend(args.before.iter().map(|id| ("before", id.to_string())));
-    let answer = api.list(&["dead"], &query, args.all).await?;
+    let mut query = values("queue", &args.queues);
+    query.extend(values("topic", &args.topics));
+    query.extend(values("origin", &args.origins));
+    query.extend(args.groups.query());
+    query.extend(args.window.query());
+    let list = List {
+        path: &["dead"],
+        key: "letters",
+        most: Some(50),
+    };
+    let answer = list.read(api, &query, args.all, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -90,11 +87,8 @@ async fn list(api: &Api, out: Out, args: &DeadListArgs) -> Result<(), Failure> {
         ];
         table.add_row(args.all.column(cell(namespace.to_owned(), None), cells));
     }
-    out.print_table(&table, "there are no dead letters")?;
-    match page.next {
-        Some(next) => out.line(&out.paint(&format!("older ones: --before {next}"), Paint::Dim)),
-        None => Ok(()),
-    }
+    out.print_table(&table, "there are no such dead letters")?;
+    print_next(out, page.next.as_deref())
 }
 
 async fn show(api: &Api, out: Out, arg: &DeadArg) -> Result<(), Failure> {

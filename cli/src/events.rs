@@ -53,7 +53,8 @@ fn query(args: &EventsArgs) -> Vec<(&'static str, String)> {
     if args.all.all_namespaces {
         query.push(("all_namespaces", "true".to_owned()));
     }
-    query.extend(args.job.iter().map(|job| ("job", job.to_string())));
+    query.extend(args.jobs.iter().map(|job| ("job", job.to_string())));
+    query.extend(args.groups.query());
     query.extend(args.states.iter().map(|state| ("state", state.to_string())));
     query
 }

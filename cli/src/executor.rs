@@ -8,9 +8,18 @@ use crate::args::ExecutorCommand;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::list_args::ExecutorListArgs;
+use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::watch;
+
+/// The list of executors.
+pub(crate) const EXECUTORS: List<'static> = List {
+    path: &["executors"],
+    key: "executors",
+    most: None,
+};
 
 /// An executor gets no new triggers after this time without a heartbeat.
 pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
@@ -18,10 +27,17 @@ pub(crate) const DEAD_AFTER_MS: u64 = 15_000;
 pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Result<(), Failure> {
     match command {
         ExecutorCommand::List(args) => {
-            let fetch = async || api.list(&["executors"], &[], args.all).await;
+            let fetch = async || fetch_list(api, args).await;
             watch::show(out, args.watch, fetch, |found| list(out, found, args.all)).await
         }
     }
+}
+
+async fn fetch_list(api: &Api, args: &ExecutorListArgs) -> Result<Value, Failure> {
+    let mut query = values("name", &args.names);
+    query.extend(args.groups.query());
+    query.extend(values("state", &args.states));
+    EXECUTORS.read(api, &query, args.all, &args.page).await
 }
 
 fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
@@ -49,7 +65,8 @@ fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
         let namespace = cell(view.namespace.as_str(), None);
         table.add_row(all.column(namespace, row));
     }
-    out.print_table(&table, "there are no executors")
+    out.print_table(&table, "there are no such executors")?;
+    print_next(out, found.next.as_deref())
 }
 
 /// Whether an executor is alive, in words.

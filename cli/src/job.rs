@@ -12,20 +12,19 @@ use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::job_change::{delete, set_enabled};
+use crate::list_args::JobListArgs;
+use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
 use crate::{job_history, jobdiff, jobfile, watch};
-
-/// The most jobs asked for at once.
-const PAGE: usize = 1_000;
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,
         JobCommand::Diff(args) => diff(api, out, &args).await,
         JobCommand::List(args) => {
-            let fetch = async || all(api, args.all).await;
+            let fetch = async || fetch_list(api, &args).await;
             watch::show(out, args.watch, fetch, |jobs| list(out, jobs, args.all)).await
         }
         JobCommand::Show(job) => show(api, out, &job.name).await,
@@ -187,22 +186,17 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All jobs, page by page.
-async fn all(api: &Api, all: AllNamespaces) -> Result<Value, Failure> {
-    let mut jobs = Vec::new();
-    let mut after: Option<String> = None;
-    loop {
-        let mut query = vec![("limit", PAGE.to_string())];
-        query.extend(after.map(|name| ("after", name)));
-        let mut page = api.list(&["jobs"], &query, all).await?;
-        if let Some(Value::Array(found)) = page.get_mut("jobs").map(Value::take) {
-            jobs.extend(found);
-        }
-        after = page.get("next").and_then(Value::as_str).map(str::to_owned);
-        if after.is_none() {
-            return Ok(json!({ "jobs": jobs, "now": page["now"].take() }));
-        }
-    }
+async fn fetch_list(api: &Api, args: &JobListArgs) -> Result<Value, Failure> {
+    let mut query = values("name", &args.names);
+    query.extend(args.groups.query());
+    query.extend(args.labels.query());
+    query.extend(values("state", &args.states));
+    let list = List {
+        path: &["jobs"],
+        key: "jobs",
+        most: None,
+    };
+    list.read(api, &query, args.all, &args.page).await
 }
 
 fn list(out: Out, answer: Value, namespaces: AllNamespaces) -> Result<(), Failure> {
@@ -231,8 +225,9 @@ fn list(out: Out, answer: Value, namespaces: AllNamespaces) -> Result<(), Failur
     }
     out.print_table(
         &table,
-        "there are no jobs; `cueline job apply -f FILE` creates some",
-    )
+        "there are no such jobs; `cueline job apply -f FILE` creates some",
+    )?;
+    print_next(out, page.next.as_deref())
 }
 
 fn next_fire(job: &JobView, now: Timestamp) -> String {

@@ -12,6 +12,8 @@ use crate::failure::Failure;
 use crate::human;
 use crate::job_change::IfVersion;
 use crate::jobdiff;
+use crate::lists::{List, PageArgs, print_next};
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 
 /// `cueline job history`
@@ -21,14 +23,10 @@ pub(crate) struct HistoryArgs {
     #[arg(value_name = "JOB")]
     pub(crate) name: JobName,
     /// Print what changed from version A to version B
-    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["before", "limit"])]
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["sort", "limit", "after", "all"])]
     pub(crate) diff: Option<Vec<u64>>,
-    /// Only versions with lower numbers, for the next page
-    #[arg(long, value_name = "VERSION")]
-    pub(crate) before: Option<u64>,
-    /// At most N
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// `cueline job restore`
@@ -54,11 +52,13 @@ pub(crate) async fn history(api: &Api, out: Out, args: &HistoryArgs) -> Result<(
 }
 
 async fn list(api: &Api, out: Out, args: &HistoryArgs) -> Result<(), Failure> {
-    let mut query = vec![("limit", args.limit.to_string())];
-    query.extend(args.before.map(|version| ("before", version.to_string())));
-    let answer = api
-        .get(&["jobs", args.name.as_str(), "versions"], &query)
-        .await?;
+    let list = List {
+        path: &["jobs", args.name.as_str(), "versions"],
+        key: "versions",
+        most: Some(50),
+    };
+    let here = AllNamespaces::default();
+    let answer = list.read(api, &[], here, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -78,10 +78,7 @@ async fn list(api: &Api, out: Out, args: &HistoryArgs) -> Result<(), Failure> {
         ]);
     }
     out.print_table(&table, "there are no such versions")?;
-    match page.next {
-        Some(next) => out.line(&out.paint(&format!("older ones: --before {next}"), Paint::Dim)),
-        None => Ok(()),
-    }
+    print_next(out, page.next.as_deref())
 }
 
 async fn definition(api: &Api, name: &JobName, version: u64) -> Result<JobSpec, Failure> {

@@ -31,6 +31,8 @@ mod job_history;
 mod jobdiff;
 mod jobfile;
 mod keys;
+mod list_args;
+mod lists;
 mod login;
 mod migrate;
 mod namespace;

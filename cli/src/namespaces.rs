@@ -3,7 +3,7 @@
 use clap::Args;
 
 /// Of lists.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct AllNamespaces {
     /// Of all namespaces
     #[arg(short = 'A', long)]

@@ -7,13 +7,15 @@ use serde_json::{Value, json};
 use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
 use crate::failure::Failure;
+use crate::list_args::QueueListArgs;
+use crate::lists::{List, print_next, values};
 use crate::output::{Out, Paint, cell};
 use crate::watch;
 
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {
     match command {
         QueueCommand::List(args) => {
-            let fetch = async || api.list(&["queues"], &[], args.all).await;
+            let fetch = async || fetch_list(api, &args).await;
             watch::show(out, args.watch, fetch, |queues| list(out, queues)).await
         }
         QueueCommand::Show(target) => show(api, out, &target).await,
@@ -25,6 +27,17 @@ pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<()
         }
         QueueCommand::Replay(target) => replay(api, out, &target).await,
     }
+}
+
+async fn fetch_list(api: &Api, args: &QueueListArgs) -> Result<Value, Failure> {
+    let mut query = args.groups.query();
+    query.extend(values("executor", &args.executors));
+    let list = List {
+        path: &["queues"],
+        key: "queues",
+        most: None,
+    };
+    list.read(api, &query, args.all, &args.page).await
 }
 
 fn list(out: Out, answer: Value) -> Result<(), Failure> {
@@ -42,7 +55,8 @@ fn list(out: Out, answer: Value) -> Result<(), Failure> {
             cell(unsettled, None),
         ]);
     }
-    out.print_table(&table, "there are no queues")
+    out.print_table(&table, "there are no such queues")?;
+    print_next(out, found.next.as_deref())
 }
 
 fn cells(queue: &QueueDepth) -> (String, String, String) {

@@ -9,6 +9,7 @@ use crate::args::{LogsArgs, RunCommand, RunListArgs};
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::watch;
@@ -34,11 +35,19 @@ pub(crate) async fn run(api: &Api, out: Out, command: RunCommand) -> Result<(), 
 }
 
 async fn fetch_list(api: &Api, args: &RunListArgs) -> Result<Value, Failure> {
-    let mut query = vec![("limit", args.limit.to_string())];
-    query.extend(args.job.iter().map(|job| ("job", job.to_string())));
-    query.extend(args.before.iter().map(|id| ("before", id.to_string())));
-    query.extend(args.states.iter().map(|state| ("state", state.to_string())));
-    api.list(&["runs"], &query, args.all).await
+    let mut query = values("job", &args.jobs);
+    query.extend(args.groups.query());
+    query.extend(args.labels.query());
+    query.extend(values("state", &args.states));
+    query.extend(values("kind", &args.kinds));
+    query.extend(values("executor", &args.executors));
+    query.extend(args.window.query());
+    let list = List {
+        path: &["runs"],
+        key: "runs",
+        most: Some(50),
+    };
+    list.read(api, &query, args.all, &args.page).await
 }
 
 fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
@@ -63,10 +72,7 @@ fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
         table.add_row(all.column(namespace, row));
     }
     out.print_table(&table, "there are no such runs")?;
-    match page.next {
-        Some(next) => out.line(&out.paint(&format!("older ones: --before {next}"), Paint::Dim)),
-        None => Ok(()),
-    }
+    print_next(out, page.next.as_deref())
 }
 
 fn job_of(run: &Run) -> String {

@@ -120,8 +120,8 @@ pub(crate) async fn all_runs(get: impl AsyncFn(&str) -> Result<Value>) -> Result
     loop {
         let page = get(&path).await?;
         all.extend_from_slice(page["runs"].as_array().context("no list of runs")?);
-        match page["next"].as_i64() {
-            Some(before) => path = format!("/runs?limit=1000&before={before}"),
+        match page["next"].as_str() {
+            Some(next) => path = format!("/runs?limit=1000&after={next}"),
             None => return Ok(all),
         }
     }

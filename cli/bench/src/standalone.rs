@@ -101,13 +101,13 @@ async fn count(store: &Arc<dyn Store>) -> Result<(u64, u64)> {
         ..RunFilter::default()
     };
     loop {
-        let page = store.runs(&filter).await?;
-        runs += page.len() as u64;
+        let page = store.list_runs(&filter).await?;
+        runs += page.runs.len() as u64;
         let good = |r: &&Run| r.state == RunState::Succeeded && r.attempt == 1;
-        succeeded += page.iter().filter(good).count() as u64;
-        filter.before = page.last().map(|r| r.id);
-        if page.len() < filter.limit {
+        succeeded += page.runs.iter().filter(good).count() as u64;
+        if page.next.is_none() {
             return Ok((runs, succeeded));
         }
+        filter.after = page.next;
     }
 }

@@ -7,12 +7,13 @@ use cueline_model::{DurationMs, Grant};
 
 use super::grant;
 use crate::keys::NewTokenArgs;
+use crate::lists::{GroupArgs, PageArgs};
 
 /// `cueline user …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum UserCommand {
     /// List users
-    List,
+    List(UserListArgs),
     /// Show a user
     Show(UserArg),
     /// Create a user
@@ -99,11 +100,44 @@ pub(crate) enum TokenCommand {
     /// Create an admin token for the start of servers, without a server
     New(NewTokenArgs),
     /// List API tokens
-    List,
+    List(TokenListArgs),
     /// Create an API token for a program
     Create(CreateTokenArgs),
     /// Revoke an API token at once
     Revoke(TokenArg),
+}
+
+/// `cueline token list`
+#[derive(Debug, Args)]
+pub(crate) struct TokenListArgs {
+    /// Only tokens with this name, or whose names begin with what is before a * at the end; may be given several times
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Only tokens of this user; may be given several times
+    #[arg(long = "owner", value_name = "USER")]
+    pub(crate) owners: Vec<String>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    /// Only tokens in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = ["valid", "expired", "revoked"])]
+    pub(crate) states: Vec<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// `cueline user list`
+#[derive(Debug, Args)]
+pub(crate) struct UserListArgs {
+    /// Only users with this name, or whose names begin with what is before a * at the end; may be given several times
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    /// Only users in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = ["enabled", "disabled"])]
+    pub(crate) states: Vec<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// `cueline token create`

@@ -3,7 +3,6 @@
 pub(crate) mod args;
 pub(crate) mod caller;
 pub(crate) mod grant;
-mod pages;
 mod tokens;
 mod users;
 
@@ -19,7 +18,7 @@ use crate::{keys, prompt};
 /// Runs a command about users.
 pub(crate) async fn user(api: &Api, out: Out, command: UserCommand) -> Result<(), Failure> {
     match command {
-        UserCommand::List => users::list(api, out).await,
+        UserCommand::List(args) => users::list(api, out, &args).await,
         UserCommand::Show(arg) => users::show(api, out, &arg).await,
         UserCommand::Create(args) => users::create(api, out, &args).await,
         UserCommand::Change(args) => users::change(api, out, &args).await,
@@ -36,7 +35,7 @@ pub(crate) async fn token(
 ) -> Result<(), Failure> {
     match command {
         TokenCommand::New(args) => keys::token(out, &args),
-        TokenCommand::List => tokens::list(&api()?, out).await,
+        TokenCommand::List(args) => tokens::list(&api()?, out, &args).await,
         TokenCommand::Create(args) => tokens::create(&api()?, out, &args).await,
         TokenCommand::Revoke(arg) => tokens::revoke(&api()?, out, &arg).await,
     }

@@ -4,15 +4,27 @@ use cueline_api::view::{ApiTokenPage, ApiTokenRef, ApiTokenView, CreatedApiToken
 use cueline_model::Timestamp;
 use serde_json::{Value, json};
 
-use super::args::{CreateTokenArgs, TokenArg};
-use super::{grant, pages};
+use super::args::{CreateTokenArgs, TokenArg, TokenListArgs};
+use super::grant;
 use crate::client::{Api, read};
 use crate::failure::Failure;
+use crate::lists::{List, print_next, values};
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::{human, keys};
 
-pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = pages::all(api, "tokens", "tokens").await?;
+pub(super) async fn list(api: &Api, out: Out, args: &TokenListArgs) -> Result<(), Failure> {
+    let mut query = values("name", &args.names);
+    query.extend(values("owner", &args.owners));
+    query.extend(args.groups.query());
+    query.extend(values("state", &args.states));
+    let list = List {
+        path: &["tokens"],
+        key: "tokens",
+        most: None,
+    };
+    let everywhere = AllNamespaces::default();
+    let answer = list.read(api, &query, everywhere, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -33,8 +45,9 @@ pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     }
     out.print_table(
         &table,
-        "there are no API tokens; `cueline token create` creates one",
-    )
+        "there are no such API tokens; `cueline token create` creates one",
+    )?;
+    print_next(out, page.next.as_deref())
 }
 
 fn expiry(token: &ApiTokenView, now: Timestamp) -> (String, Option<Paint>) {

@@ -4,16 +4,27 @@ use cueline_api::view::{LoginKind, PasswordSet, SessionView, UserPage, UserRef, 
 use cueline_store::name_key;
 use serde_json::{Map, Value, json};
 
-use super::args::{ChangeUserArgs, CreateUserArgs, PasswordArgs, UserArg};
-use super::{caller, grant, pages};
+use super::args::{ChangeUserArgs, CreateUserArgs, PasswordArgs, UserArg, UserListArgs};
+use super::{caller, grant};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
+use crate::lists::{List, print_next, values};
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::prompt;
 
-pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let answer = pages::all(api, "users", "users").await?;
+pub(super) async fn list(api: &Api, out: Out, args: &UserListArgs) -> Result<(), Failure> {
+    let mut query = values("name", &args.names);
+    query.extend(args.groups.query());
+    query.extend(values("state", &args.states));
+    let list = List {
+        path: &["users"],
+        key: "users",
+        most: None,
+    };
+    let everywhere = AllNamespaces::default();
+    let answer = list.read(api, &query, everywhere, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -33,8 +44,9 @@ pub(super) async fn list(api: &Api, out: Out) -> Result<(), Failure> {
     }
     out.print_table(
         &table,
-        "there are no users; `cueline user create` creates one",
-    )
+        "there are no such users; `cueline user create` creates one",
+    )?;
+    print_next(out, page.next.as_deref())
 }
 
 fn login(user: &UserView) -> (&'static str, Option<Paint>) {

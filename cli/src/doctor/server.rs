@@ -6,7 +6,7 @@ use cueline_runtime::{Clock, SystemClock};
 
 use super::check::{Check, Level};
 use crate::client::{Api, read};
-use crate::executor::{DEAD_AFTER_MS, alive};
+use crate::executor::{DEAD_AFTER_MS, EXECUTORS, alive};
 use crate::human;
 use crate::namespaces::AllNamespaces;
 
@@ -44,7 +44,7 @@ pub(super) async fn check(api: &Api, checks: &mut Vec<Check>) {
     checks.push(clock(stats.now, before, after));
     checks.push(store(&stats));
     checks.push(failover(&stats));
-    match api.list(&["executors"], &[], all).await.and_then(read) {
+    match EXECUTORS.read_all(api, all).await.and_then(read) {
         Ok(executors) => {
             check_executors(&executors, checks);
             check_handlers(api, all, &executors, checks).await;

@@ -4,15 +4,24 @@ use clap::{Args, Subcommand};
 use cueline_model::Namespace;
 use cueline_store::MAX_QUOTA;
 
+use crate::lists::PageArgs;
+
 /// `cueline namespace …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum NamespaceCommand {
     /// List namespaces with their jobs and waiting runs
-    List,
+    List(NamespaceListArgs),
     /// Show the quotas of a namespace, and what it uses of them
     Show(NamespaceArg),
     /// Set quotas of a namespace; those that are not given stay as they are
     Quota(QuotaArgs),
+}
+
+/// `cueline namespace list`
+#[derive(Debug, Args)]
+pub(crate) struct NamespaceListArgs {
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// One namespace.

@@ -6,20 +6,16 @@ use cueline_api::view::{NamespacePage, QuotaPage};
 use cueline_model::Namespace;
 use serde_json::{Value, json};
 
-use self::args::{Limit, NamespaceCommand, QuotaArgs};
+use self::args::{Limit, NamespaceCommand, NamespaceListArgs, QuotaArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
+use crate::lists::{List, print_next};
+use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
-
-/// Namespaces in one request.
-const PAGE: usize = 1_000;
-
-/// The most requests of one list: as many namespaces as can have quotas, and as many others.
-const MAX_PAGES: usize = 20;
 
 pub(crate) async fn run(api: &Api, out: Out, command: NamespaceCommand) -> Result<(), Failure> {
     match command {
-        NamespaceCommand::List => list(api, out).await,
+        NamespaceCommand::List(args) => list(api, out, &args).await,
         NamespaceCommand::Show(arg) => {
             let answer = of(api, &arg.name).get(&["quota"], &[]).await?;
             print(out, answer)
@@ -32,41 +28,30 @@ fn of(api: &Api, namespace: &Namespace) -> Api {
     api.in_namespace(namespace)
 }
 
-async fn list(api: &Api, out: Out) -> Result<(), Failure> {
-    let mut namespaces: Vec<Value> = Vec::new();
-    let mut table = out.table(&["NAMESPACE", "JOBS", "WAITING RUNS", "TRIGGERS A MINUTE"]);
-    let mut after: Option<Namespace> = None;
-    for _ in 0..MAX_PAGES {
-        let mut query = vec![("limit", PAGE.to_string())];
-        query.extend(after.iter().map(|name| ("after", name.to_string())));
-        let answer = api.get(&["namespaces"], &query).await?;
-        if out.is_json() {
-            let entries = answer["namespaces"].as_array();
-            namespaces.extend(entries.into_iter().flatten().cloned());
-        }
-        let page: NamespacePage = read(answer)?;
-        for entry in &page.namespaces {
-            let quotas = entry.quotas.unwrap_or_default();
-            table.add_row(vec![
-                cell(entry.namespace.to_string(), None),
-                used(entry.jobs, quotas.max_jobs),
-                used(entry.waiting_runs, quotas.max_waiting_runs),
-                cell(limit(quotas.max_triggers_per_minute), None),
-            ]);
-        }
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
+async fn list(api: &Api, out: Out, args: &NamespaceListArgs) -> Result<(), Failure> {
+    let list = List {
+        path: &["namespaces"],
+        key: "namespaces",
+        most: None,
+    };
+    let everywhere = AllNamespaces::default();
+    let answer = list.read(api, &[], everywhere, &args.page).await?;
     if out.is_json() {
-        return out.json(&json!({ "namespaces": namespaces, "next": after }));
+        return out.json(&answer);
+    }
+    let page: NamespacePage = read(answer)?;
+    let mut table = out.table(&["NAMESPACE", "JOBS", "WAITING RUNS", "TRIGGERS A MINUTE"]);
+    for entry in &page.namespaces {
+        let quotas = entry.quotas.unwrap_or_default();
+        table.add_row(vec![
+            cell(entry.namespace.to_string(), None),
+            used(entry.jobs, quotas.max_jobs),
+            used(entry.waiting_runs, quotas.max_waiting_runs),
+            cell(limit(quotas.max_triggers_per_minute), None),
+        ]);
     }
     out.print_table(&table, "there are no namespaces that you may read")?;
-    match after {
-        Some(next) => out.line(&out.paint(&format!("there are more after {next}"), Paint::Dim)),
-        None => Ok(()),
-    }
+    print_next(out, page.next.as_deref())
 }
 
 /// `3 of 10`, or `3` without a quota. At the quota it stands out.

@@ -5,16 +5,13 @@ use cueline_model::Timestamp;
 use cueline_protocol::origin::EnrolmentToken;
 use serde_json::{Map, Value, json};
 
-use super::args::{DeleteTokenArg, EnrolTokenArgs, KeyArgs, KeyListArgs};
+use super::args::{DeleteTokenArg, EnrolTokenArgs, KeyArgs, KeyListArgs, TokenListArgs};
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
 use crate::keys;
-use crate::namespaces::AllNamespaces;
+use crate::lists::{List, print_next, values};
 use crate::output::{Out, Paint, cell};
-
-/// Keys in one request.
-const PAGE: u32 = 1_000;
 
 /// Creates a token on the server.
 pub(super) async fn create_token(
@@ -74,8 +71,15 @@ fn print_written(out: Out, args: &EnrolTokenArgs, id: &str) -> Result<(), Failur
 }
 
 /// Lists tokens.
-pub(super) async fn tokens(api: &Api, out: Out, all: AllNamespaces) -> Result<(), Failure> {
-    let answer = api.list(&["enrolment-tokens"], &[], all).await?;
+pub(super) async fn tokens(api: &Api, out: Out, args: &TokenListArgs) -> Result<(), Failure> {
+    let mut query = args.groups.query();
+    query.extend(values("state", &args.states));
+    let list = List {
+        path: &["enrolment-tokens"],
+        key: "tokens",
+        most: None,
+    };
+    let answer = list.read(api, &query, args.all, &args.page).await?;
     if out.is_json() {
         return out.json(&answer);
     }
@@ -97,8 +101,9 @@ pub(super) async fn tokens(api: &Api, out: Out, all: AllNamespaces) -> Result<()
     }
     out.print_table(
         &table,
-        "there are no enrolment tokens; `cueline worker-key token` creates one",
-    )
+        "there are no such enrolment tokens; `cueline worker-key token` creates one",
+    )?;
+    print_next(out, found.next.as_deref())
 }
 
 /// The workers that a token enrols.
@@ -141,10 +146,11 @@ pub(super) async fn delete_token(
 
 /// Lists the keys of workers, sorted by executor.
 pub(super) async fn list(api: &Api, out: Out, args: &KeyListArgs) -> Result<(), Failure> {
-    let WorkerKeyPage { keys, now, .. } = all_keys(api, args).await?;
+    let page = keys_of(api, args).await?;
     if out.is_json() {
-        return out.json(&json!({ "keys": keys, "now": now }));
+        return out.json(&json!(page));
     }
+    let WorkerKeyPage { keys, next, now } = page;
     let mut table = out.table(&[
         "EXECUTOR", "KEY", "STATE", "ENROLLED", "BY", "CHANGED", "BY",
     ]);
@@ -165,24 +171,22 @@ pub(super) async fn list(api: &Api, out: Out, args: &KeyListArgs) -> Result<(), 
     }
     out.print_table(
         &table,
-        "no worker has enrolled a key; `cueline worker-key token` creates a token for that",
-    )
+        "there are no such keys; `cueline worker-key token` creates a token with which workers enrol theirs",
+    )?;
+    print_next(out, next.as_deref())
 }
 
-/// Reads all pages. A key that changes meanwhile may be in two of them; the later one counts.
-async fn all_keys(api: &Api, args: &KeyListArgs) -> Result<WorkerKeyPage, Failure> {
-    let mut query = vec![("limit", PAGE.to_string())];
-    query.extend(args.group.iter().map(|group| ("group", group.to_string())));
-    let mut page: WorkerKeyPage = read(api.list(&["worker-keys"], &query, args.all).await?)?;
-    while let Some(after) = page.next {
-        let mut query = query.clone();
-        query.push(("after", after.to_string()));
-        let more: WorkerKeyPage = read(api.list(&["worker-keys"], &query, args.all).await?)?;
-        // Without progress, the store was restored meanwhile.
-        page.next = more.next.filter(|next| *next > after);
-        page.now = more.now;
-        page.keys.extend(more.keys);
-    }
+/// Reads the keys. One that changes meanwhile may be in two pages; the later one counts.
+async fn keys_of(api: &Api, args: &KeyListArgs) -> Result<WorkerKeyPage, Failure> {
+    let mut query = args.groups.query();
+    query.extend(values("executor", &args.executors));
+    query.extend(values("state", &args.states));
+    let list = List {
+        path: &["worker-keys"],
+        key: "keys",
+        most: None,
+    };
+    let mut page: WorkerKeyPage = read(list.read(api, &query, args.all, &args.page).await?)?;
     page.keys.reverse();
     page.keys
         .sort_by(|a, b| (&a.group, &a.executor, &a.id).cmp(&(&b.group, &b.executor, &b.id)));

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use cueline_model::{DurationMs, ExecutorName, GroupName};
 use cueline_protocol::origin::WorkerKeyId;
 
+use crate::lists::{GroupArgs, PageArgs};
 use crate::namespaces::AllNamespaces;
 
 /// `cueline worker-key …`
@@ -14,7 +15,7 @@ pub(crate) enum WorkerKeyCommand {
     /// Create an enrolment token, with which workers have their keys accepted
     Token(EnrolTokenArgs),
     /// List enrolment tokens
-    Tokens(AllNamespaces),
+    Tokens(TokenListArgs),
     /// Delete an enrolment token; the keys that it has enrolled stay
     DeleteToken(DeleteTokenArg),
     /// List the keys of workers
@@ -67,9 +68,30 @@ pub(crate) struct DeleteTokenArg {
 pub(crate) struct KeyListArgs {
     #[command(flatten)]
     pub(crate) all: AllNamespaces,
-    /// Only keys of this group
-    #[arg(long, value_name = "GROUP")]
-    pub(crate) group: Option<GroupName>,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    /// Only keys of executors with this name; may be given several times
+    #[arg(long = "executor", value_name = "EXECUTOR")]
+    pub(crate) executors: Vec<ExecutorName>,
+    /// Only keys in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = ["allowed", "revoked"])]
+    pub(crate) states: Vec<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// `cueline worker-key tokens`
+#[derive(Debug, Args)]
+pub(crate) struct TokenListArgs {
+    #[command(flatten)]
+    pub(crate) all: AllNamespaces,
+    #[command(flatten)]
+    pub(crate) groups: GroupArgs,
+    /// Only tokens in this state; may be given several times
+    #[arg(long = "state", value_name = "STATE", value_parser = ["valid", "expired", "used_up"])]
+    pub(crate) states: Vec<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// A key of an executor.

@@ -17,7 +17,7 @@ pub(crate) async fn run(
     match command {
         WorkerKeyCommand::Token(args) if args.offline => admin::new_token_file(out, &args),
         WorkerKeyCommand::Token(args) => admin::create_token(&api()?, out, &args).await,
-        WorkerKeyCommand::Tokens(all) => admin::tokens(&api()?, out, all).await,
+        WorkerKeyCommand::Tokens(args) => admin::tokens(&api()?, out, &args).await,
         WorkerKeyCommand::DeleteToken(args) => admin::delete_token(&api()?, out, &args).await,
         WorkerKeyCommand::List(args) => admin::list(&api()?, out, &args).await,
         WorkerKeyCommand::Revoke(args) => admin::set(&api()?, out, &args, "revoke").await,

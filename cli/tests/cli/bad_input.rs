@@ -32,7 +32,7 @@ fn wrong_arguments_are_named() {
         (&["run", "show", "0"], &["<RUN>"]),
         (&["run", "show", "first"], &["first"]),
         (&["run", "list", "--state", "done"], &["done", "succeeded"]),
-        (&["run", "list", "--limit", "1001"], &["1..=1000"]),
+        (&["run", "list", "--limit", "1000001"], &["1..=1000000"]),
         (&["trigger", "a", "--at", "later"], &["later", "instant"]),
         (&["-o", "xml", "job", "list"], &["xml", "table", "json"]),
         (

@@ -384,6 +384,7 @@ fn what_belongs_to_no_namespace_is_asked_for_without_that_of_the_context() {
         (&["user", "list", "-o", "json"], "/api/v1/users"),
         (&["token", "list", "-o", "json"], "/api/v1/tokens"),
         (&["dlq", "list", "-A", "-o", "json"], "/api/v1/dead"),
+        (&["namespace", "list", "-o", "json"], "/api/v1/namespaces"),
         (
             &["namespace", "show", "team-a", "-o", "json"],
             "/api/v1/namespaces/team-a/quota",

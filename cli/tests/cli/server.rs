@@ -231,8 +231,8 @@ fn the_history_of_a_job_is_compared_restored_and_in_the_audit_log() {
         .good();
     assert_eq!(list.matches("job.update").count(), 2, "{list}");
     assert!(list.contains("token admin"), "{list}");
-    assert!(list.contains("older ones: --before"), "{list}");
-    let exported = server.run(&["audit", "export", "--from", "2020-01-01T00:00:00Z"]);
+    assert!(list.contains("more: --after"), "{list}");
+    let exported = server.run(&["audit", "export", "--since", "2020-01-01T00:00:00Z"]);
     let lines: Vec<Value> = exported
         .good()
         .lines()

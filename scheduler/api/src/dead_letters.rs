@@ -5,11 +5,13 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
 use cueline_model::{AccessScope, Namespace, Right};
+use cueline_store::DeadLetterFilter;
 use serde_json::Value;
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields, a_kind};
+use crate::list::{Filters, List, Page};
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
@@ -19,19 +21,33 @@ use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
 /// The most dead letters in one request. With `all`, a caller repeats the request until none is left.
 const MAX_AT_ONCE: usize = 1_000;
 
-/// Lists dead letters, newest first.
+/// The list of dead letters.
+const LIST: List = List {
+    name: "dead letters",
+    filters: &["queue", "topic", "origin", "group", "since", "until", ALL],
+    sorts: &["-id", "id"],
+};
+
+/// Lists dead letters.
 #[utoipa::path(
     get,
     path = "/api/v1/dead",
     operation_id = "dlq_list",
     tag = "dead letters",
     params(
-        ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
+        ("queue" = Option<Vec<openapi::FilterText>>, Query, description = "Only letters that were in this queue; may be repeated."),
+        ("topic" = Option<Vec<openapi::FilterText>>, Query, description = "Only letters with this topic; may be repeated."),
+        ("origin" = Option<Vec<openapi::FilterText>>, Query, description = "Only letters that this one refused, such as `scheduler`; may be repeated."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only letters that an executor of this group refused; may be repeated."),
+        ("since" = Option<openapi::InstantText>, Query, description = "Only letters that were refused at this time or later."),
+        ("until" = Option<openapi::InstantText>, Query, description = "Only letters that were refused before this time."),
+        ("sort" = Option<openapi::IdSort>, Query, description = "The order of the list."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether letters of all namespaces and of none are listed."),
     ),
     responses(
-        (status = 200, description = "A page of dead letters, newest first.", body = DeadPage),
+        (status = 200, description = "A page of dead letters.", body = DeadPage),
     )
 )]
 pub(crate) async fn list(
@@ -40,24 +56,31 @@ pub(crate) async fn list(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<DeadPage>, Problem> {
-    let mut params = Params::of(&uri, &["before", "limit", ALL]);
+    let mut params = Params::of(&uri, &LIST.parameters());
     let listed = namespace.listed(&mut params);
-    let before = params.parsed("before", |text| {
-        text.parse::<i64>()
-            .map_err(|_| format!("{text:?} is not a dead letter's number"))
-    });
-    let limit = params.limit(100);
+    let groups = Filters::new(&mut params, &namespace, listed.as_ref()).groups();
+    let queues = params.texts("queue");
+    let topics = params.texts("topic");
+    let origins = params.texts("origin");
+    let (since, until) = params.window();
+    let page: Page<i64> = LIST.page(&mut params);
     params.finish()?;
     require(&caller, Right::Read, listed.as_ref())?;
-    let letters = state
-        .store
-        .dead_letters(listed.as_ref(), before, limit)
-        .await?;
+    let filter = DeadLetterFilter {
+        namespace: listed,
+        queues,
+        topics,
+        origins,
+        groups,
+        since,
+        until,
+        order: page.order(),
+        after: page.after,
+        limit: page.limit + 1,
+    };
+    let mut letters = state.store.list_dead_letters(&filter).await?;
+    let next = page.cut(&mut letters, |last| last.id);
     let now = state.store.now().await?;
-    let next = letters
-        .last()
-        .filter(|_| letters.len() >= limit)
-        .map(|l| l.id);
     let letters = letters.into_iter().map(DeadView::from).collect();
     Ok(Json(DeadPage { letters, next, now }))
 }

@@ -8,7 +8,9 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{AccessScope, Actor, DurationMs, ExecutorName, GroupName, Namespace, Right};
+use cueline_model::{
+    AccessScope, Actor, DurationMs, ExecutorName, GroupName, Namespace, Right, Timestamp,
+};
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::{NewEnrolmentToken, StoredEnrolmentToken};
 
@@ -16,6 +18,7 @@ use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields};
 use crate::idempotency::IdempotencyKey;
+use crate::list::{Filters, List, Page, page_of};
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
@@ -147,6 +150,40 @@ where
     }
 }
 
+/// The list of enrolment tokens.
+const LIST: List = List {
+    name: "enrolment tokens",
+    filters: &["group", "state", ALL],
+    sorts: &["created_at", "-created_at"],
+};
+
+/// Whether a token can enrol a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenState {
+    Valid,
+    Expired,
+    UsedUp,
+}
+
+impl TokenState {
+    /// The states, as filters name them.
+    const NAMES: [(&str, Self); 3] = [
+        ("valid", Self::Valid),
+        ("expired", Self::Expired),
+        ("used_up", Self::UsedUp),
+    ];
+
+    fn of(token: &StoredEnrolmentToken, now: Timestamp) -> Self {
+        if token.uses_left == 0 {
+            Self::UsedUp
+        } else if token.expires_at.is_some_and(|at| at <= now) {
+            Self::Expired
+        } else {
+            Self::Valid
+        }
+    }
+}
+
 /// Lists enrolment tokens whose workers the caller manages, spent ones included. Those for all namespaces are only in the
 /// list of all namespaces.
 #[utoipa::path(
@@ -157,10 +194,15 @@ where
     summary = "Lists enrolment tokens, spent ones included.",
     description = "Tokens for all namespaces are only in the list of all namespaces.",
     params(
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only tokens for workers of this group; may be repeated."),
+        ("state" = Option<Vec<openapi::EnrolmentTokenState>>, Query, description = "Only tokens in this state; may be repeated."),
+        ("sort" = Option<openapi::EnrolmentTokenSort>, Query, description = "The order of the list."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether tokens of all namespaces are listed."),
     ),
     responses(
-        (status = 200, description = "The tokens, oldest first.", body = Tokens),
+        (status = 200, description = "A page of tokens.", body = Tokens),
     )
 )]
 pub(crate) async fn list(
@@ -169,15 +211,26 @@ pub(crate) async fn list(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Tokens>, Problem> {
-    let mut params = Params::of(&uri, &[ALL]);
+    let mut params = Params::of(&uri, &LIST.parameters());
     let listed = namespace.listed(&mut params);
+    let groups = Filters::new(&mut params, &namespace, listed.as_ref()).groups();
+    let states = params.words("state", &TokenState::NAMES);
+    let page: Page<(i64, String)> = LIST.page(&mut params);
     params.finish()?;
     caller.require_somewhere(Right::ManageWorkers, listed.as_ref())?;
     let mut tokens = state.store.enrolment_tokens().await?;
-    tokens.retain(|token| is_listed(listed.as_ref(), token) && is_managed(&caller, token));
     let now = state.store.now().await?;
+    tokens.retain(|token| {
+        is_listed(listed.as_ref(), token)
+            && is_managed(&caller, token)
+            && (groups.is_empty() || token.group.as_ref().is_some_and(|own| groups.contains(own)))
+            && (states.is_empty() || states.contains(&TokenState::of(token, now)))
+    });
+    let (tokens, next) = page_of(&page, tokens, |token| {
+        (token.created_at.as_millis(), token.id.clone())
+    });
     let tokens = tokens.into_iter().map(TokenView::from).collect();
-    Ok(Json(Tokens { tokens, now }))
+    Ok(Json(Tokens { tokens, next, now }))
 }
 
 /// Deletes an enrolment token. Keys that it has enrolled stay.

@@ -5,13 +5,16 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use cueline_model::{JobId, JobName, Namespace, Right};
-use cueline_store::{JobSummary, Revision, TriggerOutcome, TriggerRequest};
+use cueline_model::{JobId, JobName, Right, Timestamp};
+use cueline_store::{
+    ErrorKind, JobFilter, JobPosition, JobSort, Revision, TriggerOutcome, TriggerRequest,
+};
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::idempotency::IdempotencyKey;
+use crate::list::{Filters, List, Page};
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::preconditions::{IfMatch, IfNoneMatch, Tagged, tagged};
@@ -24,10 +27,6 @@ use crate::view::{JobPage, JobRef, JobView, LedgerPage};
 const MAX_PARAMS_BYTES: usize = 64 * 1024;
 const MAX_KEY_BYTES: usize = 256;
 const DAY_MS: u64 = 86_400_000;
-/// Reads of the store for one page of a caller who may not read all jobs, and the jobs in each. A page is short if these
-/// reads have too few jobs that the caller may read.
-const MAX_READS: usize = 20;
-const JOBS_IN_READ: usize = 500;
 
 pub(crate) type JobPath = Result<Path<String>, PathRejection>;
 
@@ -36,19 +35,37 @@ pub(crate) fn job_name(namespace: &InNamespace, path: JobPath) -> Result<JobName
     crate::path::job_name(namespace, &text)
 }
 
-/// Lists jobs by name.
+/// The list of jobs.
+const LIST: List = List {
+    name: "jobs",
+    filters: &["name", "group", "label", "state", ALL],
+    sorts: &["name", "-name", "next_fire", "-next_fire"],
+};
+
+/// A cursor has numbers only. See [`JobPosition`].
+type JobKey = (Option<i64>, i64);
+
+/// Whether the schedule of a job is running, as lists name it.
+const STATES: [(&str, bool); 2] = [("active", true), ("paused", false)];
+
+/// Lists jobs.
 #[utoipa::path(
     get,
     path = "/api/v1/jobs",
     operation_id = "job_list",
     tag = "jobs",
     params(
-        ("after" = Option<openapi::ListedName>, Query, description = "The last name of the previous page."),
+        ("name" = Option<Vec<openapi::NameFilter>>, Query, description = "Only jobs with this name; may be repeated."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only jobs of this group; may be repeated."),
+        ("label" = Option<Vec<openapi::LabelFilter>>, Query, description = "Only jobs with this label; repeated ones must all hold."),
+        ("state" = Option<Vec<openapi::JobState>>, Query, description = "Only jobs in this state; may be repeated."),
+        ("sort" = Option<openapi::JobSort>, Query, description = "The order of the list. Jobs without a next fire time come last."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether jobs of all namespaces are listed."),
     ),
     responses(
-        (status = 200, description = "A page of jobs, sorted by name.", body = JobPage),
+        (status = 200, description = "A page of jobs.", body = JobPage),
     )
 )]
 pub(crate) async fn list(
@@ -57,66 +74,56 @@ pub(crate) async fn list(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<JobPage>, Problem> {
-    let mut params = Params::of(&uri, &["after", "limit", ALL]);
+    let mut params = Params::of(&uri, &LIST.parameters());
     let listed = namespace.listed(&mut params);
-    let after = params.parsed("after", |text| match &listed {
-        Some(_) => namespace.job(text),
-        None => text.parse::<JobName>().map_err(|e| e.to_string()),
-    });
-    let limit = params.limit(100);
+    let mut filters = Filters::new(&mut params, &namespace, listed.as_ref());
+    let (names, groups) = (filters.names(), filters.groups());
+    let labels = params.labels();
+    let states = params.words("state", &STATES);
+    let page: Page<JobKey> = LIST.page(&mut params);
     params.finish()?;
     caller.require_somewhere(Right::Read, listed.as_ref())?;
-    let (jobs, next) = if caller.may_read_all(listed.as_ref()) {
-        let jobs = state
-            .store
-            .jobs(listed.as_ref(), after.as_ref(), limit)
-            .await?;
-        let next = last_name(&jobs).filter(|_| jobs.len() >= limit);
-        (jobs, next)
-    } else {
-        readable_jobs(&state, &caller, listed.as_ref(), after, limit).await?
+    let filter = JobFilter {
+        within: caller.readable(listed.as_ref()),
+        namespace: listed,
+        names,
+        groups,
+        labels,
+        // Both states are all jobs.
+        enabled: states
+            .first()
+            .copied()
+            .filter(|first| states.iter().all(|state| state == first)),
+        sort: match page.field() {
+            "next_fire" => JobSort::NextFire(page.order()),
+            _ => JobSort::Name(page.order()),
+        },
+        after: page.after.map(|(next_fire, id)| JobPosition {
+            next_fire: next_fire.map(Timestamp::from_millis),
+            id: JobId(id),
+        }),
+        limit: page.limit,
     };
-    let now = state.store.now().await?;
+    let found = match state.store.list_jobs(&filter).await {
+        Ok(found) => found,
+        // Only `after` can be wrong: it names a job of another store.
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            let message = "not a `next` of this list; begin with the first page";
+            return Err(Problem::malformed_fields(vec![FieldProblem::new(
+                "after", message,
+            )]));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let next = found.next.map(|last| {
+        let next_fire = last.next_fire.map(Timestamp::as_millis);
+        page.next(&(next_fire, last.id.0))
+    });
     Ok(Json(JobPage {
+        jobs: found.jobs.into_iter().map(JobView::from).collect(),
         next,
-        jobs: jobs.into_iter().map(JobView::from).collect(),
-        now,
+        now: state.store.now().await?,
     }))
-}
-
-fn last_name(jobs: &[JobSummary]) -> Option<JobName> {
-    jobs.last().map(|last| last.job.spec.name.clone())
-}
-
-/// Jobs of the namespace after `after` that the caller may read, and where the next page begins.
-async fn readable_jobs(
-    state: &ApiState,
-    caller: &Caller,
-    listed: Option<&Namespace>,
-    mut after: Option<JobName>,
-    limit: usize,
-) -> Result<(Vec<JobSummary>, Option<JobName>), Problem> {
-    let mut jobs = Vec::new();
-    for _ in 0..MAX_READS {
-        let mut read = state
-            .store
-            .jobs(listed, after.as_ref(), JOBS_IN_READ)
-            .await?;
-        let is_last = read.len() < JOBS_IN_READ;
-        after = last_name(&read);
-        read.retain(|job| caller.may(Right::Read, &job.job.spec.group));
-        jobs.extend(read);
-        if jobs.len() >= limit {
-            jobs.truncate(limit);
-            // Where this page ends, and not where the reads did: the names of other groups' jobs stay unknown.
-            let next = last_name(&jobs);
-            return Ok((jobs, next));
-        }
-        if is_last {
-            return Ok((jobs, None));
-        }
-    }
-    Ok((jobs, after))
 }
 
 /// Shows one job.

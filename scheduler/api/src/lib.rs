@@ -17,6 +17,7 @@ mod if_versions;
 mod instant;
 mod jobs;
 mod large;
+mod list;
 pub mod metrics;
 mod namespace;
 mod openapi;
@@ -56,7 +57,7 @@ use cueline_store::{Accounts, Audit, Store};
 use tokio::time::Instant;
 
 use access::{Logins, Refusals};
-use accounts::{login, openid as openid_login, setup, tokens, users};
+use accounts::{login, openid as openid_login, setup, tokens, user_list, users};
 use events::Events;
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
@@ -262,7 +263,7 @@ fn accounts() -> Router<ApiState> {
     Router::new()
         .route("/logout", post(login::logout))
         .route("/session", get(login::session))
-        .route("/users", get(users::list).post(users::create))
+        .route("/users", get(user_list::list).post(users::create))
         .route(
             "/users/{name}",
             get(users::show).patch(users::change).delete(users::delete),

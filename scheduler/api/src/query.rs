@@ -1,4 +1,5 @@
-//! Reads query parameters. Unknown and repeated ones are refused, and one answer names every problem.
+//! Reads query parameters. Unknown ones are refused, and repeated ones unless they are filters. One answer names every
+//! problem.
 
 use std::ops::RangeInclusive;
 
@@ -11,6 +12,9 @@ use crate::problem::{FieldProblem, FieldProblems, Problem};
 
 /// The bounds of `limit` in all requests.
 pub(crate) const LIMITS: RangeInclusive<i64> = 1..=1_000;
+
+/// The most values of a parameter that may be repeated.
+const MAX_VALUES: usize = 20;
 
 /// The parameters of one request.
 pub(crate) struct Params {
@@ -106,14 +110,19 @@ impl Params {
         self.errors.push(FieldProblem::new(name, message));
     }
 
-    /// A parameter that may be repeated.
+    /// A parameter that may be repeated, at most 20 times.
     pub(crate) fn many<T>(
         &mut self,
         name: &str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
         let mut found = Vec::new();
-        for (_, text) in self.pairs.iter().filter(|(n, _)| n == name) {
+        for (index, (_, text)) in self.pairs.iter().filter(|(n, _)| n == name).enumerate() {
+            if index == MAX_VALUES {
+                let message = format!("given more than {MAX_VALUES} times; give fewer values");
+                self.errors.push(FieldProblem::new(name, message));
+                break;
+            }
             match parse(text) {
                 Ok(value) => found.push(value),
                 Err(message) => self.errors.push(FieldProblem::new(name, message)),

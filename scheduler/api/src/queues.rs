@@ -4,12 +4,13 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorId, GroupName, Namespace, Right};
+use cueline_model::{ExecutorId, ExecutorName, GroupName, Namespace, Right};
 use cueline_store::admin::{EmptiedQueue, QueueDepth};
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
+use crate::list::{Filters, List, Page, page_of};
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
@@ -26,6 +27,16 @@ fn executor(namespace: &InNamespace, path: ExecutorPath) -> Result<ExecutorId, P
     crate::path::executor(namespace, &group, &name)
 }
 
+/// The list of queues.
+const LIST: List = List {
+    name: "queues",
+    filters: &["group", "executor", ALL],
+    sorts: &["name", "-name", "ready", "-ready"],
+};
+
+/// The number of messages, in a list that is sorted by it, and the name.
+type QueueKey = (u64, String);
+
 /// Lists the queues of the namespace's executors that the caller may read. Queues of no executor are listed with those of
 /// `default`, for callers who may read everything.
 #[utoipa::path(
@@ -36,10 +47,15 @@ fn executor(namespace: &InNamespace, path: ExecutorPath) -> Result<ExecutorId, P
     summary = "Lists queues.",
     description = "The queues of the namespace's executors. Queues of no executor are listed with those of `default`.",
     params(
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only queues of executors of this group; may be repeated."),
+        ("executor" = Option<Vec<openapi::Name>>, Query, description = "Only queues of executors with this name; may be repeated."),
+        ("sort" = Option<openapi::QueueSort>, Query, description = "The order of the list. A queue without an answer has no ready messages."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether queues of all namespaces are listed."),
     ),
     responses(
-        (status = 200, description = "The queues.", body = Queues),
+        (status = 200, description = "A page of queues.", body = Queues),
     )
 )]
 pub(crate) async fn list(
@@ -48,13 +64,35 @@ pub(crate) async fn list(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Queues>, Problem> {
-    let mut params = Params::of(&uri, &[ALL]);
+    let mut params = Params::of(&uri, &LIST.parameters());
     let listed = namespace.listed(&mut params);
+    let groups = Filters::new(&mut params, &namespace, listed.as_ref()).groups();
+    let executors = params.many("executor", |text| {
+        text.parse::<ExecutorName>().map_err(|e| e.to_string())
+    });
+    let page: Page<QueueKey> = LIST.page(&mut params);
     params.finish()?;
     caller.require_somewhere(Right::Read, listed.as_ref())?;
     let mut queues = state.admin.queues().await?;
-    queues.retain(|queue| is_listed(listed.as_ref(), queue) && is_readable(&caller, queue));
-    Ok(Json(Queues { queues }))
+    queues.retain(|queue| {
+        is_listed(listed.as_ref(), queue)
+            && is_readable(&caller, queue)
+            && (groups.is_empty()
+                || groups
+                    .iter()
+                    .any(|g| queue.group.as_deref() == Some(g.as_str())))
+            && (executors.is_empty()
+                || executors
+                    .iter()
+                    .any(|e| queue.executor.as_deref() == Some(e.as_str())))
+    });
+    let by_ready = page.field() == "ready";
+    let (queues, next) = page_of(&page, queues, |queue| {
+        let ready = queue.ready.filter(|_| by_ready);
+        (ready.unwrap_or(0), queue.queue.clone())
+    });
+    let now = state.store.now().await?;
+    Ok(Json(Queues { queues, next, now }))
 }
 
 /// Whether a list of this namespace has the queue; `None` stands for all namespaces.

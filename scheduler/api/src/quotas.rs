@@ -13,11 +13,19 @@ use cueline_store::{MAX_QUOTA, NamespaceFilter, Quotas};
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields};
+use crate::list::{List, Page};
 use crate::namespace::{InNamespace, NoNamespace};
 use crate::openapi;
 use crate::problem::Problem;
 use crate::query::{self, Params};
 use crate::view::{NamespacePage, NamespaceView, QuotaPage};
+
+/// The list of namespaces.
+const LIST: List = List {
+    name: "namespaces",
+    filters: &[],
+    sorts: &["name"],
+};
 
 /// Lists namespaces by name.
 #[utoipa::path(
@@ -28,11 +36,12 @@ use crate::view::{NamespacePage, NamespaceView, QuotaPage};
     summary = "Lists namespaces by name.",
     description = "A caller who may read all namespaces sees those with jobs, waiting runs or quotas. Another caller sees those of their grants.",
     params(
-        ("after" = Option<openapi::GivenNamespace>, Query, description = "The last name of the previous page."),
+        ("sort" = Option<openapi::NamespaceSort>, Query, description = "The order of the list."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
     ),
     responses(
-        (status = 200, description = "A page of namespaces, sorted by name.", body = NamespacePage),
+        (status = 200, description = "A page of namespaces.", body = NamespacePage),
     )
 )]
 pub(crate) async fn list(
@@ -41,22 +50,21 @@ pub(crate) async fn list(
     _: NoNamespace,
     uri: Uri,
 ) -> Result<Json<NamespacePage>, Problem> {
-    let mut params = Params::of(&uri, &["after", "limit"]);
-    let after = params.parsed("after", |text| {
-        text.parse::<Namespace>().map_err(|e| e.to_string())
-    });
-    let limit = params.limit(100);
+    let mut params = Params::of(&uri, &LIST.parameters());
+    let page: Page<Namespace> = LIST.page(&mut params);
     params.finish()?;
+    // One more than the page has tells whether there is a next page.
+    let limit = page.limit + 1;
     let names =
-        (!caller.may_everywhere(Right::Read)).then(|| granted(&caller, after.as_ref(), limit));
+        (!caller.may_everywhere(Right::Read)).then(|| granted(&caller, page.after.as_ref(), limit));
     let filter = NamespaceFilter {
         names: names.clone(),
-        after,
+        after: page.after.clone(),
         limit,
     };
     let found = state.store.namespaces(&filter).await?;
     let mut found: Vec<QuotaPage> = found.into_iter().map(QuotaPage::from).collect();
-    let namespaces: Vec<NamespaceView> = match names {
+    let mut namespaces: Vec<NamespaceView> = match names {
         None => found.into_iter().map(NamespaceView::from).collect(),
         Some(names) => names
             .into_iter()
@@ -67,11 +75,13 @@ pub(crate) async fn list(
             })
             .collect(),
     };
-    let next = namespaces
-        .last()
-        .filter(|_| namespaces.len() >= limit)
-        .map(|last| last.namespace.clone());
-    Ok(Json(NamespacePage { namespaces, next }))
+    let next = page.cut(&mut namespaces, |last| last.namespace.clone());
+    let now = state.store.now().await?;
+    Ok(Json(NamespacePage {
+        namespaces,
+        next,
+        now,
+    }))
 }
 
 /// At most `limit` namespaces after `after` of the caller's grants in which they may read something.

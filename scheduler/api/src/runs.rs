@@ -6,14 +6,15 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{JobName, Right, RunId, RunState};
+use cueline_model::{ExecutorName, Right, RunId, RunKind, RunState};
 use cueline_runtime::Backoff;
-use cueline_store::{CancelOutcome, ErrorKind, Run, RunDetail, RunFilter, StoreError};
+use cueline_store::{CancelOutcome, RunDetail, RunFilter, StoreError};
 use tokio::time::Instant;
 
 use crate::ApiState;
-use crate::access::{Caller, ReadableRuns, may_read_job};
+use crate::access::{Caller, may_read_job};
 use crate::body::Body;
+use crate::list::{Filters, List, Page};
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::Problem;
@@ -23,9 +24,6 @@ use crate::view::{CancelAnswer, CancelResult, LogPage, Namespaced, RunPage};
 const LONGEST_POLL_MS: i64 = 30_000;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
-/// Reads of the store for one page of a caller who may not read all runs. Runs of other groups fill the reads, and may
-/// leave the page short.
-const MAX_READS: usize = 20;
 
 pub(crate) type RunPath = Result<Path<String>, PathRejection>;
 
@@ -47,21 +45,37 @@ pub(crate) fn run_state(text: &str) -> Result<RunState, String> {
         })
 }
 
-/// Lists runs, newest first.
+/// The list of runs.
+const LIST: List = List {
+    name: "runs",
+    filters: &[
+        "job", "group", "label", "state", "kind", "executor", "since", "until", ALL,
+    ],
+    sorts: &["-id", "id"],
+};
+
+/// Lists runs.
 #[utoipa::path(
     get,
     path = "/api/v1/runs",
     operation_id = "run_list",
     tag = "runs",
     params(
-        ("job" = Option<openapi::ListedName>, Query, description = "Only runs of this job."),
+        ("job" = Option<Vec<openapi::ListedName>>, Query, description = "Only runs of this job; may be repeated."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only runs of jobs that are in this group now; may be repeated."),
+        ("label" = Option<Vec<openapi::LabelFilter>>, Query, description = "Only runs of jobs that have this label now; repeated ones must all hold."),
         ("state" = Option<Vec<openapi::RunState>>, Query, description = "Only runs in this state; may be repeated."),
-        ("before" = Option<openapi::Before>, Query, description = "The `next` of the previous page."),
+        ("kind" = Option<Vec<openapi::RunKind>>, Query, description = "Only runs that this has created; may be repeated."),
+        ("executor" = Option<Vec<openapi::Name>>, Query, description = "Only runs whose current or last attempt an executor of this name got; may be repeated."),
+        ("since" = Option<openapi::InstantText>, Query, description = "Only runs that were created at this time or later."),
+        ("until" = Option<openapi::InstantText>, Query, description = "Only runs that were created before this time."),
+        ("sort" = Option<openapi::IdSort>, Query, description = "The order of the list."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether runs of all namespaces are listed."),
     ),
     responses(
-        (status = 200, description = "A page of runs, newest first.", body = RunPage),
+        (status = 200, description = "A page of runs.", body = RunPage),
         (status = 404, description = "There never was a job with this name, or the caller may not read it.", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -71,36 +85,47 @@ pub(crate) async fn list(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<RunPage>, Problem> {
-    let mut params = Params::of(&uri, &["job", "state", "before", "limit", ALL]);
+    let mut params = Params::of(&uri, &LIST.parameters());
     let listed = namespace.listed(&mut params);
-    let job = params.parsed("job", |text| match &listed {
-        Some(_) => namespace.job(text),
-        None => text.parse::<JobName>().map_err(|e| e.to_string()),
+    let mut filters = Filters::new(&mut params, &namespace, listed.as_ref());
+    let (jobs, groups) = (filters.jobs(), filters.groups());
+    let labels = params.labels();
+    let states = params.many("state", run_state);
+    let kinds = RunKind::ALL.map(|kind| (kind.as_str(), kind));
+    let kinds = params.words("kind", &kinds);
+    let executors = params.many("executor", |text| {
+        text.parse::<ExecutorName>().map_err(|e| e.to_string())
     });
-    let filter = RunFilter {
-        namespace: listed,
-        job,
-        states: params.many("state", run_state),
-        before: params
-            .parsed("before", |text| {
-                text.parse::<i64>()
-                    .map_err(|_| format!("{text:?} is not a run's id; ids are whole numbers"))
-            })
-            .map(RunId),
-        limit: params.limit(100),
-    };
+    let (since, until) = params.window();
+    let page: Page<i64> = LIST.page(&mut params);
     params.finish()?;
-    caller.require_somewhere(Right::Read, filter.namespace.as_ref())?;
-    let (runs, next) = if caller.may_read_all(filter.namespace.as_ref()) {
-        let runs = state.store.runs(&filter).await?;
-        let next = runs.last().filter(|_| runs.len() >= filter.limit);
-        let next = next.map(|run| run.id.0);
-        (runs, next)
-    } else {
-        readable_runs(&state, &caller, filter).await?
+    caller.require_somewhere(Right::Read, listed.as_ref())?;
+    let filter = RunFilter {
+        within: caller.readable(listed.as_ref()),
+        namespace: listed,
+        jobs,
+        groups,
+        labels,
+        states,
+        kinds,
+        executors,
+        since,
+        until,
+        order: page.order(),
+        after: page.after.map(RunId),
+        limit: page.limit,
     };
+    if filter.within.is_some() {
+        for job in &filter.jobs {
+            // In the words for a job that never existed.
+            if !may_read_job(&state, &caller, job).await? {
+                return Err(StoreError::no_job(job.as_str()).into());
+            }
+        }
+    }
+    let found = state.store.list_runs(&filter).await?;
     let now = state.store.now().await?;
-    let runs = runs.into_iter().map(|run| {
+    let runs = found.runs.into_iter().map(|run| {
         let namespace = run.job.namespace();
         Namespaced {
             namespace,
@@ -109,44 +134,9 @@ pub(crate) async fn list(
     });
     Ok(Json(RunPage {
         runs: runs.collect(),
-        next,
+        next: found.next.map(|last| page.next(&last.0)),
         now,
     }))
-}
-
-/// Runs of the filter that the caller may read, and where the next page begins.
-async fn readable_runs(
-    state: &ApiState,
-    caller: &Caller,
-    filter: RunFilter,
-) -> Result<(Vec<Run>, Option<i64>), Problem> {
-    let (mut runs, mut next) = (Vec::new(), None);
-    let mut readable = ReadableRuns::default();
-    let mut part = filter.clone();
-    for _ in 0..MAX_READS {
-        // Never more than fit, so that the next page begins after the last run of this one.
-        part.limit = filter.limit - runs.len();
-        let read = match state.store.runs(&part).await {
-            Ok(read) => read,
-            // Below, an unknown job gets the answer of one that the caller may not read.
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error.into()),
-        };
-        let is_last = read.len() < part.limit;
-        part.before = read.last().map(|run| run.id);
-        next = part.before.filter(|_| !is_last).map(|id| id.0);
-        runs.extend(readable.of(state, caller, read).await?);
-        if is_last || runs.len() >= filter.limit {
-            break;
-        }
-    }
-    if let Some(job) = &filter.job
-        && runs.is_empty()
-        && !may_read_job(state, caller, job).await?
-    {
-        return Err(StoreError::no_job(job.as_str()).into());
-    }
-    Ok((runs, next))
 }
 
 /// Shows one run with its timeline.

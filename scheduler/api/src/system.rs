@@ -10,11 +10,13 @@ use serde_json::{Map, Value, json};
 
 use crate::ApiState;
 use crate::access::Caller;
+use crate::events::executor_state;
+use crate::list::{Filters, List, Page, page_of};
 use crate::namespace::{ALL, InNamespace, NoNamespace, has_group};
 use crate::openapi;
 use crate::problem::Problem;
 use crate::query::{self, Params};
-use crate::view::{ExecutorView, Executors, Stats};
+use crate::view::{ExecutorState, ExecutorView, Executors, Stats};
 
 /// The store has to answer within this time.
 const READY_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -137,6 +139,16 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     })))
 }
 
+/// The list of executors.
+const EXECUTORS: List = List {
+    name: "executors",
+    filters: &["name", "group", "state", ALL],
+    sorts: &["name", "-name", "last_heartbeat_at", "-last_heartbeat_at"],
+};
+
+/// The last heartbeat, in a list that is sorted by it, the group and the name.
+type ExecutorKey = (i64, String, String);
+
 /// Lists the executors of the groups that the caller may read, including silent ones.
 #[utoipa::path(
     get,
@@ -145,10 +157,16 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
     tag = "server",
     summary = "Lists the executors in the store, including silent ones.",
     params(
+        ("name" = Option<Vec<openapi::UserNameFilter>>, Query, description = "Only executors with this name; may be repeated."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only executors of this group; may be repeated."),
+        ("state" = Option<Vec<openapi::ExecutorStateFilter>>, Query, description = "Only executors in this state; may be repeated."),
+        ("sort" = Option<openapi::ExecutorSort>, Query, description = "The order of the list."),
+        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether executors of all namespaces are listed."),
     ),
     responses(
-        (status = 200, description = "The executors, sorted by group and name.", body = Executors),
+        (status = 200, description = "A page of executors.", body = Executors),
     )
 )]
 pub(crate) async fn executors(
@@ -157,24 +175,49 @@ pub(crate) async fn executors(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<Executors>, Problem> {
-    let mut params = Params::of(&uri, &[ALL]);
+    let mut params = Params::of(&uri, &EXECUTORS.parameters());
     let listed = namespace.listed(&mut params);
+    let names = params.names();
+    let groups = Filters::new(&mut params, &namespace, listed.as_ref()).groups();
+    let states = ExecutorState::ALL.map(|state| (state.as_str(), state));
+    let states = params.words("state", &states);
+    let page: Page<ExecutorKey> = EXECUTORS.page(&mut params);
     params.finish()?;
     caller.require_somewhere(Right::Read, listed.as_ref())?;
     let mut executors = state.store.executors().await?;
-    executors.retain(|executor| caller.may(Right::Read, &executor.heartbeat.executor.group));
     // Read the clock after the list, so that no heartbeat is in the future.
     let now = state.store.now().await?;
+    executors.retain(|executor| {
+        let id = &executor.heartbeat.executor;
+        has_group(listed.as_ref(), &id.group)
+            && caller.may(Right::Read, &id.group)
+            && (groups.is_empty() || groups.contains(&id.group))
+            && (names.is_empty() || names.iter().any(|name| name.matches(id.name.as_str())))
+            && (states.is_empty() || states.contains(&executor_state(executor, now)))
+    });
+    let by_heartbeat = page.field() == "last_heartbeat_at";
+    let (executors, next) = page_of(&page, executors, |executor| {
+        let id = &executor.heartbeat.executor;
+        let at = if by_heartbeat {
+            executor.last_heartbeat_at.as_millis()
+        } else {
+            0
+        };
+        (at, id.group.to_string(), id.name.to_string())
+    });
     let executors = executors
         .into_iter()
-        .filter(|executor| has_group(listed.as_ref(), &executor.heartbeat.executor.group))
         .map(|executor| ExecutorView {
             namespace: executor.heartbeat.executor.group.namespace(),
             silent_ms: u64::try_from(now.since_ms(executor.last_heartbeat_at)).unwrap_or(0),
             executor,
         })
         .collect();
-    Ok(Json(Executors { executors, now }))
+    Ok(Json(Executors {
+        executors,
+        next,
+        now,
+    }))
 }
 
 /// Statistics of the store and of this server.

@@ -5,13 +5,14 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
 use cueline_model::{JobId, JobName, Right};
-use cueline_store::{ErrorKind, JobVersion};
+use cueline_store::{ErrorKind, JobVersion, Order};
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::apply;
 use crate::body::{Body, Fields};
 use crate::jobs::{JobPath, job_name};
+use crate::list::{List, Page};
 use crate::namespace::InNamespace;
 use crate::openapi;
 use crate::preconditions::{IfMatch, Tagged, tagged};
@@ -19,22 +20,29 @@ use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{JobVersionView, JobVersions, Restored};
 
-/// Lists the versions of a job without their definitions, newest first. A deleted job has its versions until another
-/// one gets its name.
+/// The list of a job's versions.
+const LIST: List = List {
+    name: "versions",
+    filters: &[],
+    sorts: &["-version", "version"],
+};
+
+/// Lists the versions of a job without their definitions. A deleted job has its versions until another one gets its name.
 #[utoipa::path(
     get,
     path = "/api/v1/jobs/{name}/versions",
     operation_id = "job_history",
     tag = "jobs",
-    summary = "Lists the versions of a job without their definitions, newest first.",
+    summary = "Lists the versions of a job without their definitions.",
     description = "A deleted job has its versions until another one gets its name.",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("before" = Option<openapi::VersionNumber>, Query, description = "The `next` of the previous page."),
+        ("sort" = Option<openapi::VersionSort>, Query, description = "The order of the list."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
     ),
     responses(
-        (status = 200, description = "A page of versions, newest first.", body = JobVersions),
+        (status = 200, description = "A page of versions.", body = JobVersions),
     )
 )]
 pub(crate) async fn list(
@@ -45,15 +53,16 @@ pub(crate) async fn list(
     uri: Uri,
 ) -> Result<Json<JobVersions>, Problem> {
     let job = job_name(&namespace, path)?;
-    let mut params = Params::of(&uri, &["before", "limit"]);
-    let before = params.parsed("before", number);
-    let limit = params.limit(100);
+    let mut params = Params::of(&uri, &LIST.parameters());
+    let page: Page<u64> = LIST.page(&mut params);
     params.finish()?;
-    let versions = state.audit.job_versions(&job, before, limit).await?;
+    let read = state
+        .audit
+        .job_versions(&job, page.order(), page.after, page.limit + 1);
+    let mut versions = read.await?;
+    let next = page.cut(&mut versions, |last| last.version);
     let now = state.store.now().await?;
-    let is_full = versions.len() >= limit;
     Ok(Json(JobVersions {
-        next: versions.last().filter(|_| is_full).map(|v| v.version),
         versions: versions
             .into_iter()
             .filter(|version| may_read(&caller, version))
@@ -62,6 +71,7 @@ pub(crate) async fn list(
                 ..JobVersionView::from(version)
             })
             .collect(),
+        next,
         now,
     }))
 }
@@ -161,8 +171,11 @@ async fn find(
     job: &JobName,
     version: u64,
 ) -> Result<JobVersion, Problem> {
-    let before = Some(version.saturating_add(1));
-    let newest = state.audit.job_versions(job, before, 1).await?;
+    let above = Some(version.saturating_add(1));
+    let newest = state
+        .audit
+        .job_versions(job, Order::Descending, above, 1)
+        .await?;
     let is_it = |found: &JobVersion| found.version == version && may_read(caller, found);
     let found = newest.into_iter().find(is_it);
     found.ok_or_else(|| {

@@ -64,16 +64,16 @@ impl From<JobSummary> for JobView {
     }
 }
 
-/// A page of jobs, by name.
+/// A page of jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobPage {
     /// The jobs.
     #[schema(value_type = Vec<openapi::JobView>)]
     pub jobs: Vec<JobView>,
-    /// `after` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = openapi::GivenName)]
-    pub next: Option<JobName>,
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
@@ -131,16 +131,16 @@ impl<T> std::ops::Deref for Namespaced<T> {
     }
 }
 
-/// A page of runs, newest first.
+/// A page of runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunPage {
     /// The runs.
     #[schema(value_type = Vec<openapi::Run>)]
     pub runs: Vec<Namespaced<Run>>,
-    /// `before` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<i64>,
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
@@ -213,12 +213,16 @@ pub struct ExecutorView {
     pub silent_ms: u64,
 }
 
-/// All executors.
+/// A page of executors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Executors {
-    /// The executors, sorted by group and name.
+    /// The executors.
     #[schema(value_type = Vec<openapi::ExecutorView>)]
     pub executors: Vec<ExecutorView>,
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
@@ -273,12 +277,19 @@ impl Stats {
     }
 }
 
-/// All queues.
+/// A page of queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Queues {
-    /// The queues, by name.
+    /// The queues.
     #[schema(value_type = Vec<openapi::QueueDepth>)]
     pub queues: Vec<QueueDepth>,
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
+    /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
+    pub now: Timestamp,
 }
 
 /// An attempt that was published to an executor and has not ended.
@@ -380,14 +391,15 @@ impl From<DeadLetter> for DeadView {
     }
 }
 
-/// Dead letters, newest first.
+/// A page of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeadPage {
     /// The dead letters.
     pub letters: Vec<DeadView>,
-    /// `before` for the next page, if there may be one.
-    #[schema(required)]
-    pub next: Option<i64>,
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The database's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,

@@ -7,13 +7,14 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::Uri;
-use cueline_model::{ExecutorId, GroupName, Right};
+use cueline_model::{ExecutorId, ExecutorName, Right};
 use cueline_protocol::origin::WorkerKeyId;
-use cueline_store::WorkerKeyState;
+use cueline_store::{StoredWorkerKey, WorkerKeyState};
 
 use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
+use crate::list::{Filters, List, Page};
 use crate::namespace::{ALL, InNamespace, has_group};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
@@ -25,6 +26,19 @@ type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 /// The most reads of the store for one page. Keys of other groups and namespaces fill the reads, and may leave the page short.
 const MAX_READS: usize = 20;
 
+/// The list of keys. Its key is the number of a change, which is harmless.
+const LIST: List = List {
+    name: "worker keys",
+    filters: &["group", "executor", "state", ALL],
+    sorts: &["changed_at"],
+};
+
+/// Whether a key counts, as filters name it.
+const STATES: [(&str, WorkerKeyState); 2] = [
+    ("allowed", WorkerKeyState::Allowed),
+    ("revoked", WorkerKeyState::Revoked),
+];
+
 /// Lists keys in the order of their last changes, of the groups whose workers the caller manages.
 #[utoipa::path(
     get,
@@ -33,13 +47,16 @@ const MAX_READS: usize = 20;
     tag = "worker keys",
     summary = "Lists keys in the order of their last changes.",
     params(
-        ("group" = Option<openapi::ListedName>, Query, description = "Only keys of workers of this group."),
-        ("after" = Option<openapi::Cursor>, Query, description = "The `next` of the previous page; 0, the default, is the beginning."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only keys of workers of this group; may be repeated."),
+        ("executor" = Option<Vec<openapi::Name>>, Query, description = "Only keys of executors with this name; may be repeated."),
+        ("state" = Option<Vec<openapi::KeyStateFilter>>, Query, description = "Only keys in this state; may be repeated."),
+        ("sort" = Option<openapi::KeySort>, Query, description = "The order of the list. A key that changes between two pages is listed again."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether keys of all namespaces are listed."),
     ),
     responses(
-        (status = 200, description = "A page of keys, in the order of their last changes.", body = WorkerKeyPage),
+        (status = 200, description = "A page of keys.", body = WorkerKeyPage),
     )
 )]
 pub(crate) async fn list(
@@ -48,39 +65,47 @@ pub(crate) async fn list(
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<WorkerKeyPage>, Problem> {
-    let mut params = Params::of(&uri, &["group", "after", "limit", ALL]);
+    let mut params = Params::of(&uri, &LIST.parameters());
     let listed = namespace.listed(&mut params);
-    let group = params.parsed("group", |text| match &listed {
-        Some(_) => namespace.group(text),
-        None => text.parse::<GroupName>().map_err(|e| e.to_string()),
+    let groups = Filters::new(&mut params, &namespace, listed.as_ref()).groups();
+    let executors = params.many("executor", |text| {
+        text.parse::<ExecutorName>().map_err(|e| e.to_string())
     });
-    let mut after = params.number("after", 0, 0..=i64::MAX);
-    let limit = params.limit(100);
+    let states = params.words("state", &STATES);
+    let asked: Page<i64> = LIST.page(&mut params);
     params.finish()?;
     caller.require_somewhere(Right::ManageWorkers, listed.as_ref())?;
+    let wanted = |key: &StoredWorkerKey| {
+        let id = &key.executor;
+        has_group(listed.as_ref(), &id.group)
+            && caller.may(Right::ManageWorkers, &id.group)
+            && (groups.is_empty() || groups.contains(&id.group))
+            && (executors.is_empty() || executors.contains(&id.name))
+            && (states.is_empty() || states.contains(&key.state))
+    };
+    let mut after = asked.after.unwrap_or(0);
     let mut keys = Vec::new();
     let mut next = None;
     for _ in 0..MAX_READS {
         // Never more than fit, so that the next page begins after the last key of this one.
-        let room = limit - keys.len();
+        let room = asked.limit - keys.len();
         let page = state.store.worker_keys(after, room).await?;
-        let is_last = page.keys.len() < room;
+        // A store that was restored to an earlier state has lower numbers. The list is over then.
+        let is_last = page.keys.len() < room || page.version < after;
         after = page.version;
         next = (!is_last).then_some(after);
-        let wanted = page.keys.into_iter().filter(|key| {
-            has_group(listed.as_ref(), &key.executor.group)
-                && group
-                    .as_ref()
-                    .is_none_or(|group| key.executor.group == *group)
-                && caller.may(Right::ManageWorkers, &key.executor.group)
-        });
-        keys.extend(wanted.map(WorkerKeyView::from));
-        if is_last || keys.len() == limit {
+        let page = page.keys.into_iter().filter(wanted);
+        keys.extend(page.map(WorkerKeyView::from));
+        if is_last || keys.len() == asked.limit {
             break;
         }
     }
     let now = state.store.now().await?;
-    Ok(Json(WorkerKeyPage { keys, next, now }))
+    Ok(Json(WorkerKeyPage {
+        keys,
+        next: next.map(|after| asked.next(&after)),
+        now,
+    }))
 }
 
 /// Revokes a key: messages that it seals are not accepted any more.

@@ -24,6 +24,7 @@ CREATE TABLE job (
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name, id);
+CREATE INDEX job_group ON job (group_name, name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
@@ -381,6 +382,7 @@ CREATE INDEX audit_action ON audit (action, id);
 CREATE INDEX audit_action_object ON audit (action_object, id);
 CREATE INDEX audit_object ON audit (object, id);
 CREATE INDEX audit_namespace ON audit (namespace, id) WHERE namespace IS NOT NULL;
+CREATE INDEX audit_group ON audit (group_name, id) WHERE group_name IS NOT NULL;
 CREATE INDEX audit_refused ON audit (id) WHERE result = 'refused';
 
 -- The definition of each version of a job, the newest 1,000 of each. A new job removes those of a deleted one of its name,

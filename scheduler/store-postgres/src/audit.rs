@@ -9,7 +9,7 @@ use cueline_store::adapter::audit::{
 use cueline_store::adapter::audit_query::{AuditQuery, Bound};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
-    Audit, AuditEntry, AuditFilter, JobVersion, MAX_JOB_VERSIONS, NewAuditEntry, StoreError,
+    Audit, AuditEntry, AuditFilter, JobVersion, MAX_JOB_VERSIONS, NewAuditEntry, Order, StoreError,
 };
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
@@ -60,14 +60,27 @@ const WITHOUT_VERSIONS: &str = "
     UPDATE job SET keeps_versions = false
     WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM job_version v WHERE v.job_id = job.id)";
 
-/// The versions below $2 of the newest job that ever had this name. A job without versions has one row of NULLs.
-pub(crate) const VERSIONS: &str = "
-    SELECT v.version, v.at, v.changed_by, v.enabled, v.definition
-    FROM (SELECT id FROM job WHERE name = $1 ORDER BY id DESC LIMIT 1) j
-        LEFT JOIN LATERAL (
-            SELECT version, at, changed_by, enabled, definition FROM job_version
-            WHERE job_id = j.id AND version < $2 ORDER BY version DESC LIMIT $3) v ON true
-    ORDER BY v.version DESC";
+/// Versions of the newest job that ever had this name, behind $2. A job without versions has one row of NULLs.
+macro_rules! versions {
+    ($sign:literal, $direction:literal) => {
+        concat!(
+            "SELECT v.version, v.at, v.changed_by, v.enabled, v.definition
+            FROM (SELECT id FROM job WHERE name = $1 ORDER BY id DESC LIMIT 1) j
+                LEFT JOIN LATERAL (
+                    SELECT version, at, changed_by, enabled, definition FROM job_version
+                    WHERE job_id = j.id AND version ",
+            $sign,
+            " $2 ORDER BY version ",
+            $direction,
+            " LIMIT $3) v ON true
+            ORDER BY v.version ",
+            $direction
+        )
+    };
+}
+
+pub(crate) const VERSIONS: &str = versions!("<", "DESC");
+pub(crate) const VERSIONS_ASCENDING: &str = versions!(">", "ASC");
 
 type FoundVersion = (
     Option<i64>,
@@ -151,7 +164,9 @@ impl PgStore {
     }
 
     async fn list_entries(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>> {
-        let AuditQuery { sql, parameters } = AuditQuery::new(filter, '$');
+        let AuditQuery {
+            sql, parameters, ..
+        } = AuditQuery::new(filter, '$');
         let mut query = sqlx::query_as::<sqlx::Postgres, AuditRow>(AssertSqlSafe(sql));
         for parameter in parameters {
             query = match parameter {
@@ -204,12 +219,17 @@ impl PgStore {
     async fn list_versions(
         &self,
         job: &JobName,
-        before: Option<u64>,
+        order: Order,
+        after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<JobVersion>> {
-        let rows: Vec<FoundVersion> = sqlx::query_as(VERSIONS)
+        let (statement, first) = match order {
+            Order::Ascending => (VERSIONS_ASCENDING, -1),
+            Order::Descending => (VERSIONS, i64::MAX),
+        };
+        let rows: Vec<FoundVersion> = sqlx::query_as(statement)
             .bind(job.as_str())
-            .bind(before.map_or(i64::MAX, to_i64))
+            .bind(after.map_or(first, to_i64))
             .bind(to_i64(limit))
             .fetch_all(&mut *self.db.read().await?)
             .await?;
@@ -265,10 +285,11 @@ impl Audit for PgStore {
     async fn job_versions(
         &self,
         job: &JobName,
-        before: Option<u64>,
+        order: Order,
+        after: Option<u64>,
         limit: usize,
     ) -> std::result::Result<Vec<JobVersion>, StoreError> {
-        let list = || self.list_versions(job, before, limit);
+        let list = || self.list_versions(job, order, after, limit);
         self.read("list the versions of a job", list).await
     }
 }

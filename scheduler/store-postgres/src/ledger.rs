@@ -7,7 +7,7 @@ use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::ledger::{
     LedgerRun, SkippedRange, expected_fire_times, ledger_entries, past_window,
 };
-use cueline_store::adapter::queries::NewestRuns;
+use cueline_store::adapter::queries::RunsOfJobs;
 use cueline_store::{LedgerEntry, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -15,7 +15,7 @@ use crate::PgStore;
 use crate::columns::{column, id_range};
 use crate::error::Result;
 use crate::partitions::Day;
-use crate::runs::newest_of_jobs;
+use crate::runs::runs_of_jobs;
 
 const JOB: &str = "
     SELECT id, version, created_at FROM job WHERE name = $1 AND deleted_at IS NULL";
@@ -117,7 +117,9 @@ async fn fixed_delay_entries(
     to: Timestamp,
     limit: usize,
 ) -> Result<Vec<LedgerEntry>> {
-    let ids = newest_of_jobs(conn, &NewestRuns::of(&[job], MAX_SEARCHED)).await?;
+    let ids = runs_of_jobs(conn, &RunsOfJobs::newest(&[job], MAX_SEARCHED))
+        .await?
+        .ids;
     let (low, high) = id_range(ids.iter().copied());
     let rows: Vec<LedgerRow> = sqlx::query_as(RUNS_BY_ID)
         .bind(ids)

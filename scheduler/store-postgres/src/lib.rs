@@ -28,6 +28,7 @@ mod fire_due;
 mod follow_ups;
 mod history;
 mod ingest;
+mod job_list;
 mod job_writes;
 mod jobs;
 mod ledger;
@@ -42,6 +43,7 @@ mod options;
 mod partitions;
 #[cfg(test)]
 mod query_plan_tests;
+mod run_list;
 mod runs;
 mod schema;
 mod store;

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use cueline_model::{Actor, Namespace};
 use cueline_store::adapter::audit::quotas_changed;
 use cueline_store::adapter::convert::{parse_name, to_i64, to_u64};
+use cueline_store::adapter::job_list::name_range;
 use cueline_store::adapter::jobs::ApplyPlan;
-use cueline_store::adapter::namespaces::NameRange;
 use cueline_store::adapter::quotas::{
     NamedQuotaRow, QuotaRow, SummaryRow, change_quotas, check_max_jobs, columns,
     limits_waiting_runs, new_jobs_by_namespace, quota_loads, summary,
@@ -88,7 +88,7 @@ const LIMITS: &str = "
     SELECT name, max_jobs FROM namespace WHERE name = ANY ($1) AND max_jobs IS NOT NULL ORDER BY name FOR UPDATE";
 
 const COUNT_JOBS: &str = "
-    SELECT count(*) FROM job WHERE name > $1 AND name < $2 AND (NOT $3 OR strpos(name, '/') = 0) AND deleted_at IS NULL";
+    SELECT count(*) FROM job WHERE name >= $1 AND name < $2 AND (NOT $3 OR strpos(name, '/') = 0) AND deleted_at IS NULL";
 
 /// Refuses the new jobs of a plan that are beyond the quotas of their namespaces. Only one call at a time changes
 /// definitions, so the number of jobs does not change until the end of the transaction.
@@ -104,11 +104,11 @@ pub(crate) async fn check_quotas(conn: &mut PgConnection, plan: &ApplyPlan) -> R
         .await?;
     for (name, limit) in limits {
         let namespace: Namespace = parse_name(&name)?;
-        let range = NameRange::new(Some(&namespace), None);
+        let (from, below, without_slash) = name_range(Some(&namespace));
         let present: i64 = sqlx::query_scalar(COUNT_JOBS)
-            .bind(range.above)
-            .bind(range.below)
-            .bind(range.without_slash)
+            .bind(from)
+            .bind(below)
+            .bind(without_slash)
             .fetch_one(&mut *conn)
             .await?;
         let requested = new.get(&namespace).copied().unwrap_or_default();

@@ -1,14 +1,13 @@
-//! Reading runs and their timelines, and counts over the store.
+//! Reading runs and their timelines, runs of jobs, and counts over the store.
 //!
 //! A live run has a row in `run` and one in `run_live`. The values in `run_live` take precedence.
 
 use std::collections::BTreeSet;
 
-use cueline_model::{JobId, Namespace, RunId, RunState, Shard, Timestamp};
+use cueline_model::{JobId, RunId, Shard, Timestamp};
 use cueline_store::adapter::convert::{parse_name, run_kind, run_state, to_i64, to_u32};
-use cueline_store::adapter::namespaces::{MAX_SEARCHED_JOBS, NameRange};
-use cueline_store::adapter::queries::{NewestRuns, store_stats, timeline_entry};
-use cueline_store::{Run, RunDetail, RunFilter, StoreError, StoreStats};
+use cueline_store::adapter::queries::{FoundRuns, RunsOfJobs, store_stats, timeline_entry};
+use cueline_store::{Order, Run, RunDetail, StoreError, StoreStats};
 use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
 
@@ -31,57 +30,26 @@ pub(crate) const BY_ID: &str = "
 const TIMELINE: &str = "
     SELECT at, attempt::bigint, event, detail FROM run_event WHERE run_id = $1 ORDER BY number";
 
-const JOBS_EVER_NAMED: &str = "SELECT id FROM job WHERE name = $1";
-
 /// The lowest and the highest id of each day.
 pub(crate) const ID_RANGES: &str = "
     SELECT (SELECT min(id) FROM run WHERE id >= e.first AND id < e.past), (SELECT max(id) FROM run WHERE id >= e.first AND id < e.past)
     FROM unnest($1::bigint[], $2::bigint[]) e (first, past)";
 
-pub(crate) const OF_JOBS: &str = "
-    SELECT r.id FROM unnest($1::bigint[]) b (block), unnest($2::bigint[]) j (id), run r LEFT JOIN run_live l ON l.id = r.id
-    WHERE r.id >> 14 = b.block AND r.job_id = j.id AND r.id BETWEEN $3 AND $4
-        AND ($5 OR coalesce(l.state, r.state) = ANY ($6)) AND (NOT $7 OR l.started_at IS NOT NULL OR r.state IS NOT NULL)
-    ORDER BY r.id DESC LIMIT $8";
+macro_rules! of_jobs {
+    ($direction:literal) => {
+        concat!(
+            "SELECT r.id FROM unnest($1::bigint[]) b (block), unnest($2::bigint[]) j (id), run r LEFT JOIN run_live l ON l.id = r.id
+            WHERE r.id >> 14 = b.block AND r.job_id = j.id AND r.id BETWEEN $3 AND $4
+                AND ($5 OR coalesce(l.state, r.state) = ANY ($6)) AND (NOT $7 OR l.started_at IS NOT NULL OR r.state IS NOT NULL)
+            ORDER BY r.id ",
+            $direction,
+            " LIMIT $8"
+        )
+    };
+}
 
-pub(crate) const ALL: &str = "SELECT id FROM run WHERE id < $1 ORDER BY id DESC LIMIT $2";
-
-const IN_STATES: &str = "
-    SELECT r.id FROM run r LEFT JOIN run_live l ON l.id = r.id
-    WHERE r.id < $1 AND coalesce(l.state, r.state) = ANY ($2) ORDER BY r.id DESC LIMIT $3";
-
-/// For states other than success. Few runs are in such a state.
-pub(crate) const IN_RARE_STATES: &str = "
-    SELECT id FROM (
-        (SELECT r.id FROM unnest($2::smallint[]) s (code), LATERAL (
-            SELECT id FROM run WHERE unsuccessful_state = s.code AND unsuccessful_state IS NOT NULL AND id < $1
-            ORDER BY id DESC LIMIT $3) r)
-        UNION ALL
-        (SELECT id FROM run_live WHERE state = ANY ($2) AND id < $1 ORDER BY id DESC LIMIT $3)) found
-    ORDER BY id DESC LIMIT $3";
-
-const JOBS_OF_NAMESPACE: &str = "
-    SELECT id FROM job WHERE name > $1 AND name < $2 AND (NOT $3 OR strpos(name, '/') = 0) LIMIT $4";
-
-pub(crate) const ALL_OF_NAMESPACE: &str = "
-    SELECT r.id FROM run r JOIN job j ON j.id = r.job_id LEFT JOIN run_live l ON l.id = r.id
-    WHERE r.id < $1 AND (cardinality($2::smallint[]) = 0 OR coalesce(l.state, r.state) = ANY ($2))
-        AND j.name > $4 AND j.name < $5 AND (NOT $6 OR strpos(j.name, '/') = 0)
-    ORDER BY r.id DESC LIMIT $3";
-
-pub(crate) const IN_RARE_STATES_OF_NAMESPACE: &str = "
-    SELECT id FROM (
-        (SELECT f.id FROM unnest($2::smallint[]) s (code), LATERAL (
-            SELECT r.id FROM run r JOIN job j ON j.id = r.job_id
-            WHERE r.unsuccessful_state = s.code AND r.unsuccessful_state IS NOT NULL AND r.id < $1
-                AND j.name > $4 AND j.name < $5 AND (NOT $6 OR strpos(j.name, '/') = 0)
-            ORDER BY r.id DESC LIMIT $3) f)
-        UNION ALL
-        (SELECT l.id FROM run_live l JOIN job j ON j.id = l.job_id
-            WHERE l.state = ANY ($2) AND l.id < $1
-                AND j.name > $4 AND j.name < $5 AND (NOT $6 OR strpos(j.name, '/') = 0)
-            ORDER BY l.id DESC LIMIT $3)) found
-    ORDER BY id DESC LIMIT $3";
+pub(crate) const OF_JOBS: &str = of_jobs!("DESC");
+const OF_JOBS_ASCENDING: &str = of_jobs!("ASC");
 
 const COUNT_JOBS: &str = "SELECT count(*) FROM job_due";
 
@@ -107,43 +75,6 @@ impl PgStore {
             run: found,
             timeline: events.into_iter().map(timeline_entry).collect(),
         })
-    }
-
-    pub(crate) async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
-        let mut tx = self.db.snapshot().await?;
-        let before = NewestRuns::before(filter.before);
-        let ids = if let Some(job) = &filter.job {
-            let jobs: Vec<i64> = sqlx::query_scalar(JOBS_EVER_NAMED)
-                .bind(job.as_str())
-                .fetch_all(&mut *tx)
-                .await?;
-            if jobs.is_empty() {
-                return Err(StoreError::no_job(job.as_str()).into());
-            }
-            let wanted = NewestRuns {
-                states: &filter.states,
-                before,
-                ..NewestRuns::of(&jobs, filter.limit)
-            };
-            newest_of_jobs(&mut tx, &wanted).await?
-        } else if let Some(namespace) = &filter.namespace {
-            newest_of_namespace(&mut tx, namespace, filter).await?
-        } else if filter.states.is_empty() {
-            sqlx::query_scalar(ALL)
-                .bind(before)
-                .bind(to_i64(filter.limit))
-                .fetch_all(&mut *tx)
-                .await?
-        } else {
-            let rare = !filter.states.contains(&RunState::Succeeded);
-            sqlx::query_scalar(if rare { IN_RARE_STATES } else { IN_STATES })
-                .bind(before)
-                .bind(column(&filter.states, |state| state_code(*state)))
-                .bind(to_i64(filter.limit))
-                .fetch_all(&mut *tx)
-                .await?
-        };
-        read_runs(&mut tx, &ids).await
     }
 
     pub(crate) async fn stats(&self) -> Result<StoreStats> {
@@ -175,92 +106,59 @@ pub(crate) async fn id_ranges(
         .collect())
 }
 
-/// Ids of runs of jobs, newest first. Searches the newest block first, then twice as many blocks with each further
-/// statement.
-pub(crate) async fn newest_of_jobs(
+/// Ids of runs of jobs in the order of the search. Searches the first block first, then twice as many blocks with each
+/// further statement.
+pub(crate) async fn runs_of_jobs(
     conn: &mut PgConnection,
-    wanted: &NewestRuns<'_>,
-) -> Result<Vec<i64>> {
+    wanted: &RunsOfJobs<'_>,
+) -> Result<FoundRuns> {
     let days = existing_partitions(conn).await?;
-    let ranges = id_ranges(conn, days).await?;
-    let last = wanted.before.saturating_sub(1);
-    let mut blocks = ranges
-        .into_iter()
-        .rev()
-        .filter(|(low, _)| *low <= last)
-        .flat_map(|(low, high)| (low >> BLOCK_BITS..=high.min(last) >> BLOCK_BITS).rev());
-    let mut step = 1;
-    let mut ids: Vec<i64> = Vec::new();
-    while ids.len() < wanted.limit {
-        let searched: Vec<i64> = blocks.by_ref().take(step).collect();
+    let mut ranges = id_ranges(conn, days).await?;
+    let first = wanted.ids.above.saturating_add(1);
+    let last = wanted.ids.below.saturating_sub(1);
+    ranges.retain(|(low, high)| *low <= last && *high >= first);
+    let is_ascending = wanted.order == Order::Ascending;
+    let statement = if is_ascending {
+        OF_JOBS_ASCENDING
+    } else {
+        ranges.reverse();
+        OF_JOBS
+    };
+    let mut blocks = ranges.into_iter().flat_map(|(low, high)| {
+        let (low, high) = (low.max(first) >> BLOCK_BITS, high.min(last) >> BLOCK_BITS);
+        (0..=high - low).map(move |n| if is_ascending { low + n } else { high - n })
+    });
+    let mut found = FoundRuns::default();
+    let (mut step, mut left) = (1, wanted.max_blocks);
+    while found.ids.len() < wanted.limit {
+        let searched: Vec<i64> = blocks.by_ref().take(step.min(left)).collect();
         if searched.is_empty() {
             break;
         }
+        left -= searched.len();
         let (low, high) = id_range(searched.iter().copied());
-        let found: Vec<i64> = sqlx::query_scalar(OF_JOBS)
+        let (low, high) = (low << BLOCK_BITS, ((high + 1) << BLOCK_BITS) - 1);
+        let ids: Vec<i64> = sqlx::query_scalar(statement)
             .bind(&searched)
             .bind(wanted.jobs)
-            .bind(low << BLOCK_BITS)
-            .bind(last.min(((high + 1) << BLOCK_BITS) - 1))
+            .bind(low.max(first))
+            .bind(high.min(last))
             .bind(wanted.states.is_empty())
             .bind(column(wanted.states, |state| state_code(*state)))
             .bind(wanted.begun)
-            .bind(to_i64(wanted.limit - ids.len()))
+            .bind(to_i64(wanted.limit - found.ids.len()))
             .fetch_all(&mut *conn)
             .await?;
-        ids.extend(found);
+        found.ids.extend(ids);
         step = (step * 2).min(MAX_BLOCKS);
-    }
-    Ok(ids)
-}
-
-/// Ids of runs of a namespace, newest first. The runs of few jobs are found by their jobs, because they may be far apart.
-/// Those of many jobs, and runs in rare states, are found by looking at each run.
-async fn newest_of_namespace(
-    conn: &mut PgConnection,
-    namespace: &Namespace,
-    filter: &RunFilter,
-) -> Result<Vec<i64>> {
-    let range = NameRange::new(Some(namespace), None);
-    let before = NewestRuns::before(filter.before);
-    let rare = !filter.states.is_empty() && !filter.states.contains(&RunState::Succeeded);
-    if !rare {
-        let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_NAMESPACE)
-            .bind(&range.above)
-            .bind(&range.below)
-            .bind(range.without_slash)
-            .bind(to_i64(MAX_SEARCHED_JOBS + 1))
-            .fetch_all(&mut *conn)
-            .await?;
-        if jobs.is_empty() {
-            return Ok(Vec::new());
-        }
-        if jobs.len() <= MAX_SEARCHED_JOBS {
-            let wanted = NewestRuns {
-                states: &filter.states,
-                before,
-                ..NewestRuns::of(&jobs, filter.limit)
-            };
-            return newest_of_jobs(conn, &wanted).await;
+        if left == 0 && found.ids.len() < wanted.limit {
+            found.searched_to = Some(if is_ascending { high } else { low });
         }
     }
-    let statement = if rare {
-        IN_RARE_STATES_OF_NAMESPACE
-    } else {
-        ALL_OF_NAMESPACE
-    };
-    Ok(sqlx::query_scalar(statement)
-        .bind(before)
-        .bind(column(&filter.states, |state| state_code(*state)))
-        .bind(to_i64(filter.limit))
-        .bind(range.above)
-        .bind(range.below)
-        .bind(range.without_slash)
-        .fetch_all(conn)
-        .await?)
+    Ok(found)
 }
 
-/// Runs by id, newest first.
+/// Runs by id, the highest first.
 pub(crate) async fn read_runs(conn: &mut PgConnection, ids: &[i64]) -> Result<Vec<Run>> {
     if ids.is_empty() {
         return Ok(Vec::new());

@@ -1,9 +1,7 @@
 //! Summaries of jobs, for lists.
 
-use cueline_model::{JobName, Namespace};
-use cueline_store::adapter::convert::to_i64;
-use cueline_store::adapter::namespaces::NameRange;
-use cueline_store::adapter::queries::{JobRow, NewestRuns, job_summaries};
+use cueline_model::JobName;
+use cueline_store::adapter::queries::{JobRow, RunsOfJobs, job_summaries};
 use cueline_store::{JobSummary, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -11,16 +9,11 @@ use crate::PgStore;
 use crate::columns::column;
 use crate::error::Result;
 use crate::partitions::{DAY_MS, Day, existing_partitions};
-use crate::runs::{BLOCK_BITS, id_ranges, newest_of_jobs, read_runs};
+use crate::runs::{BLOCK_BITS, id_ranges, read_runs, runs_of_jobs};
 
 const BY_NAME: &str = "
     SELECT j.id, j.version, d.next_fire_at FROM job j JOIN job_due d ON d.job_id = j.id
     WHERE j.name = $1 AND j.deleted_at IS NULL";
-
-const LIST: &str = "
-    SELECT j.id, j.version, d.next_fire_at FROM job j JOIN job_due d ON d.job_id = j.id
-    WHERE j.name > $1 AND j.name < $2 AND (NOT $3 OR strpos(j.name, '/') = 0) AND j.deleted_at IS NULL
-    ORDER BY j.name LIMIT $4";
 
 pub(crate) const COUNT_DAY: &str = "
     SELECT r.job_id, coalesce(l.state, r.state)::bigint AS state, count(*)
@@ -42,25 +35,12 @@ impl PgStore {
         Ok(summary.ok_or_else(|| StoreError::no_job(name.as_str()))?)
     }
 
-    pub(crate) async fn jobs(
+    /// Summaries of these jobs, in their order.
+    pub(crate) async fn summaries(
         &self,
-        namespace: Option<&Namespace>,
-        after: Option<&JobName>,
-        limit: usize,
+        conn: &mut PgConnection,
+        rows: &[JobRow],
     ) -> Result<Vec<JobSummary>> {
-        let mut tx = self.db.snapshot().await?;
-        let range = NameRange::new(namespace, after);
-        let rows: Vec<JobRow> = sqlx::query_as(LIST)
-            .bind(range.above)
-            .bind(range.below)
-            .bind(range.without_slash)
-            .bind(to_i64(limit))
-            .fetch_all(&mut *tx)
-            .await?;
-        self.summaries(&mut tx, &rows).await
-    }
-
-    async fn summaries(&self, conn: &mut PgConnection, rows: &[JobRow]) -> Result<Vec<JobSummary>> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -68,7 +48,9 @@ impl PgStore {
         let jobs = self.definitions.get(conn, versions).await?;
         let mut newest = Vec::with_capacity(rows.len());
         for (id, ..) in rows {
-            newest.extend(newest_of_jobs(conn, &NewestRuns::last_begun(&[*id])).await?);
+            let job = [*id];
+            let found = runs_of_jobs(conn, &RunsOfJobs::last_begun(&job)).await?;
+            newest.extend(found.ids);
         }
         let last = read_runs(conn, &newest).await?;
         let day = self.count_last_day(conn, rows).await?;

@@ -23,6 +23,7 @@ CREATE TABLE job (
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name);
+CREATE INDEX job_group ON job (group_name, name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions = 1;
 CREATE INDEX job_startup ON job (id) WHERE startup = 1 AND deleted_at IS NULL;
@@ -333,6 +334,7 @@ CREATE INDEX audit_action ON audit (action);
 CREATE INDEX audit_action_object ON audit (action_object);
 CREATE INDEX audit_object ON audit (object);
 CREATE INDEX audit_namespace ON audit (namespace) WHERE namespace IS NOT NULL;
+CREATE INDEX audit_group ON audit (group_name) WHERE group_name IS NOT NULL;
 CREATE INDEX audit_refused ON audit (result) WHERE result = 'refused';
 
 CREATE TRIGGER audit_unchanged BEFORE UPDATE ON audit BEGIN

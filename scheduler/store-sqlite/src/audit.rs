@@ -9,7 +9,7 @@ use cueline_store::adapter::audit::{
 use cueline_store::adapter::audit_query::{AuditQuery, Bound};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
-    Audit, AuditEntry, AuditFilter, JobVersion, MAX_JOB_VERSIONS, NewAuditEntry, StoreError,
+    Audit, AuditEntry, AuditFilter, JobVersion, MAX_JOB_VERSIONS, NewAuditEntry, Order, StoreError,
 };
 use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, SqliteConnection};
@@ -63,6 +63,10 @@ const NEWEST_OF_NAME: &str = "SELECT id FROM job WHERE name = ?1 ORDER BY id DES
 pub(crate) const VERSIONS: &str = "
     SELECT version, at, changed_by, enabled, definition FROM job_version
     WHERE job_id = ?1 AND version < ?2 ORDER BY version DESC LIMIT ?3";
+
+pub(crate) const VERSIONS_ASCENDING: &str = "
+    SELECT version, at, changed_by, enabled, definition FROM job_version
+    WHERE job_id = ?1 AND version > ?2 ORDER BY version LIMIT ?3";
 
 /// Writes entries in the transaction of the change that they are about.
 pub(crate) async fn write(
@@ -127,7 +131,9 @@ impl SqliteStore {
     }
 
     async fn list_entries(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>> {
-        let AuditQuery { sql, parameters } = AuditQuery::new(filter, '?');
+        let AuditQuery {
+            sql, parameters, ..
+        } = AuditQuery::new(filter, '?');
         let mut query = sqlx::query_as::<sqlx::Sqlite, AuditRow>(AssertSqlSafe(sql));
         for parameter in parameters {
             query = match parameter {
@@ -178,7 +184,8 @@ impl SqliteStore {
     async fn list_versions(
         &self,
         job: &JobName,
-        before: Option<u64>,
+        order: Order,
+        after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<JobVersion>> {
         let mut tx = self.db.snapshot().await?;
@@ -187,9 +194,13 @@ impl SqliteStore {
             .fetch_optional(&mut *tx)
             .await?;
         let id = id.ok_or_else(|| StoreError::no_job(job.as_str()))?;
-        let rows: Vec<JobVersionRow> = sqlx::query_as(VERSIONS)
+        let (statement, first) = match order {
+            Order::Ascending => (VERSIONS_ASCENDING, -1),
+            Order::Descending => (VERSIONS, i64::MAX),
+        };
+        let rows: Vec<JobVersionRow> = sqlx::query_as(statement)
             .bind(id)
-            .bind(before.map_or(i64::MAX, to_i64))
+            .bind(after.map_or(first, to_i64))
             .bind(to_i64(limit))
             .fetch_all(&mut *tx)
             .await?;
@@ -233,10 +244,11 @@ impl Audit for SqliteStore {
     async fn job_versions(
         &self,
         job: &JobName,
-        before: Option<u64>,
+        order: Order,
+        after: Option<u64>,
         limit: usize,
     ) -> std::result::Result<Vec<JobVersion>, StoreError> {
-        let listed = self.list_versions(job, before, limit).await;
+        let listed = self.list_versions(job, order, after, limit).await;
         listed.map_err(|error| error.failed_to("list the versions of a job"))
     }
 }

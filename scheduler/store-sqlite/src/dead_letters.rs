@@ -2,9 +2,12 @@
 
 use cueline_model::{Actor, Namespace};
 use cueline_store::adapter::audit::{DeletedLetterRow, letters_deleted};
+use cueline_store::adapter::audit_query::Bound;
 use cueline_store::adapter::convert::{to_i64, without_nul};
+use cueline_store::adapter::dead_letter_query::{DeadLetterQuery, Dialect};
 use cueline_store::adapter::queries::{DeadLetterRow, dead_letter};
-use cueline_store::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
+use cueline_store::{DeadLetter, DeadLetterFilter, MAX_DEAD_LETTERS, NewDeadLetter};
+use sqlx::AssertSqlSafe;
 use sqlx::types::Json;
 
 use crate::error::Result;
@@ -18,12 +21,11 @@ const INSERT: &str = "
 const TRIM: &str = "
     DELETE FROM dead_letter WHERE id <= (SELECT id FROM dead_letter ORDER BY id DESC LIMIT 1 OFFSET ?1)";
 
-const PAGE: &str = "
-    SELECT id, queue, topic, reason, at, payload, origin, namespace FROM dead_letter WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
-
-const PAGE_OF_NAMESPACE: &str = "
-    SELECT id, queue, topic, reason, at, payload, origin, namespace FROM dead_letter
-    WHERE namespace = ?3 AND id < ?1 ORDER BY id DESC LIMIT ?2";
+/// What this database writes differently in lists.
+pub(crate) const DIALECT: Dialect = Dialect {
+    marker: '?',
+    find: "instr",
+};
 
 const BY_ID: &str = "
     SELECT d.id, queue, topic, reason, at, payload, origin, namespace
@@ -64,18 +66,19 @@ impl SqliteStore {
         Ok(inserted)
     }
 
-    pub(crate) async fn dead_letters(
+    pub(crate) async fn list_dead_letters(
         &self,
-        namespace: Option<&Namespace>,
-        before: Option<i64>,
-        limit: usize,
+        filter: &DeadLetterFilter,
     ) -> Result<Vec<DeadLetter>> {
-        let statement = namespace.map_or(PAGE, |_| PAGE_OF_NAMESPACE);
-        let mut query = sqlx::query_as::<sqlx::Sqlite, DeadLetterRow>(statement)
-            .bind(before.unwrap_or(i64::MAX))
-            .bind(to_i64(limit));
-        if let Some(namespace) = namespace {
-            query = query.bind(namespace.as_str());
+        let DeadLetterQuery {
+            sql, parameters, ..
+        } = DeadLetterQuery::new(filter, DIALECT);
+        let mut query = sqlx::query_as::<sqlx::Sqlite, DeadLetterRow>(AssertSqlSafe(sql));
+        for parameter in parameters {
+            query = match parameter {
+                Bound::Number(number) => query.bind(number),
+                Bound::Text(text) => query.bind(text),
+            };
         }
         let rows = query.fetch_all(&mut *self.db.read().await?).await?;
         Ok(rows.into_iter().map(dead_letter).collect())

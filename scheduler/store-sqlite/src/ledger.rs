@@ -7,14 +7,14 @@ use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::ledger::{
     LedgerRun, SkippedRange, expected_fire_times, ledger_entries, past_window,
 };
-use cueline_store::adapter::queries::NewestRuns;
+use cueline_store::adapter::queries::RunsOfJobs;
 use cueline_store::{LedgerEntry, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::SqliteStore;
 use crate::error::Result;
-use crate::runs::newest_of_jobs;
+use crate::runs::runs_of_jobs;
 
 const JOB: &str = "
     SELECT id, version, created_at FROM job WHERE name = ?1 AND deleted_at IS NULL";
@@ -89,7 +89,9 @@ async fn fixed_delay_entries(
     to: Timestamp,
     limit: usize,
 ) -> Result<Vec<LedgerEntry>> {
-    let ids = newest_of_jobs(conn, &NewestRuns::of(&[job], MAX_SEARCHED)).await?;
+    let ids = runs_of_jobs(conn, &RunsOfJobs::newest(&[job], MAX_SEARCHED))
+        .await?
+        .ids;
     let Json(runs): Json<Vec<LedgerRun>> = sqlx::query_scalar(RUNS_BY_ID)
         .bind(Json(ids))
         .bind(from.as_millis())

@@ -24,6 +24,7 @@ mod executors;
 mod fire_due;
 mod follow_ups;
 mod ingest;
+mod job_list;
 mod jobs;
 mod ledger;
 mod live_executors;
@@ -34,6 +35,8 @@ mod nodes;
 mod oldest_queued;
 #[cfg(test)]
 mod query_plan_tests;
+mod run_list;
+mod run_times;
 mod runs;
 mod schema;
 mod store;

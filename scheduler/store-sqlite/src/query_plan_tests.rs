@@ -2,12 +2,14 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::audit_query::AuditQuery;
-use cueline_store::{AuditFilter, AuditResult};
+use cueline_store::adapter::dead_letter_query::DeadLetterQuery;
+use cueline_store::{AuditFilter, AuditResult, DeadLetterFilter, Order};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, accounts, audit, changes, claim, dispatch, executors, fire_due,
-    follow_ups, ingest, ledger, maintenance, oldest_queued, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, audit, changes, claim, dead_letters, dispatch, executors,
+    fire_due, follow_ups, ingest, job_list, ledger, maintenance, oldest_queued, run_list, runs,
+    summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -30,7 +32,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 31] = [
+const HOT: [(&str, &[&str]); 34] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -78,7 +80,13 @@ const HOT: [(&str, &[&str]); 31] = [
     (executors::OVERDUE, &["run_overdue"]),
     (runs::OF_JOBS, &["run_by_job"]),
     (summaries::COUNT_DAY, &["run_by_job"]),
-    (runs::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
+    (run_list::IN_RARE_STATES, &["run_unsuccessful", "run_live"]),
+    (
+        run_list::IN_RARE_STATES_ASCENDING,
+        &["run_unsuccessful", "run_live"],
+    ),
+    (run_list::FITTING, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (run_list::JOBS_OF_GROUPS, &["job_group (group_name=?)"]),
     (ledger::SKIPPED, &["run_skipped"]),
     (
         oldest_queued::OLDEST,
@@ -116,7 +124,12 @@ async fn hot_statements_use_their_indexes() {
 #[tokio::test]
 async fn scans_by_id_do_not_sort() {
     let (_dir, store) = store().await;
-    for sql in [runs::ALL, changes::NEW, maintenance::EXPIRED] {
+    for sql in [
+        run_list::ALL,
+        run_list::ALL_ASCENDING,
+        changes::NEW,
+        maintenance::EXPIRED,
+    ] {
         let text = plan(&store, sql).await.join("\n");
         assert!(
             text.contains("SEARCH run USING INTEGER PRIMARY KEY"),
@@ -133,82 +146,95 @@ async fn scans_by_id_do_not_sort() {
     assert!(!text.contains("TEMP B-TREE"), "{text}");
     let text = plan(&store, ledger::RUNS_AT).await.join("\n");
     assert!(text.contains("run_fire"), "{text}");
-    let text = plan(&store, summaries::LIST).await.join("\n");
-    assert!(text.contains("job_name"), "{text}");
+}
+
+/// Pages of jobs are read in the order of an index.
+#[tokio::test]
+async fn lists_of_jobs_use_their_indexes() {
+    let (_dir, store) = store().await;
+    for (sql, wanted) in [
+        (
+            job_list::BY_NAME,
+            "USING INDEX job_name (name>? AND name<?)",
+        ),
+        (
+            job_list::BY_NAME_DESCENDING,
+            "USING INDEX job_name (name>? AND name<?)",
+        ),
+        (
+            job_list::OF_GROUP,
+            "job_group (group_name=? AND name>? AND name<?)",
+        ),
+        (
+            job_list::OF_GROUP_DESCENDING,
+            "job_group (group_name=? AND name>? AND name<?)",
+        ),
+        (job_list::PLANNED, "job_due_next"),
+        (job_list::PLANNED_DESCENDING, "job_due_next"),
+        (job_list::BY_ID, "SEARCH d USING INTEGER PRIMARY KEY"),
+        (
+            job_list::BY_ID_DESCENDING,
+            "SEARCH d USING INTEGER PRIMARY KEY",
+        ),
+    ] {
+        let text = plan(&store, sql).await.join("\n");
+        assert!(
+            text.contains(wanted),
+            "no {wanted} in the plan of {sql}\n{text}"
+        );
+        assert!(
+            !text.contains("TEMP B-TREE") && !text.contains("SCAN"),
+            "{sql}\n{text}"
+        );
+    }
 }
 
 /// Each filter of the audit log uses its index, and stops at its limit.
 #[tokio::test]
 async fn lists_of_the_audit_log_use_their_indexes() {
     let (_dir, store) = store().await;
-    let text = || Some("x".to_owned());
-    let any = AuditFilter::default;
-    for (filter, wanted) in [
-        (any(), "SEARCH audit USING INTEGER PRIMARY KEY"),
+    let by_number = "SEARCH audit USING INTEGER PRIMARY KEY";
+    let cases: [(fn(&mut AuditFilter), &str); 12] = [
+        (|_| {}, by_number),
+        (|f| f.order = Order::Ascending, by_number),
+        (|f| f.actors = vec!["x".to_owned()], "audit_actor (actor=?"),
         (
-            AuditFilter {
-                actor: text(),
-                ..any()
-            },
-            "audit_actor (actor=?",
-        ),
-        (
-            AuditFilter {
-                action: Some("job.pause".to_owned()),
-                ..any()
-            },
+            |f| f.actions = vec!["job.pause".to_owned()],
             "audit_action (action=?",
         ),
         (
-            AuditFilter {
-                action: text(),
-                ..any()
-            },
+            |f| f.actions = vec!["x".to_owned()],
             "audit_action_object (action_object=?",
         ),
         (
-            AuditFilter {
-                object: text(),
-                ..any()
-            },
+            |f| f.objects = vec!["x".to_owned()],
             "audit_object (object=?",
         ),
         (
-            AuditFilter {
-                namespace: Some("none".parse().expect("a name")),
-                ..any()
-            },
+            |f| f.groups = vec!["x".parse().expect("a name")],
+            "audit_group (group_name=?",
+        ),
+        (
+            |f| f.namespace = Some("x".parse().expect("a name")),
             "audit_namespace (namespace=?",
         ),
         (
-            AuditFilter {
-                from: Some(Timestamp::from_millis(1)),
-                ..any()
-            },
+            |f| f.since = Some(Timestamp::from_millis(1)),
             "audit_at (at<?",
         ),
         (
-            AuditFilter {
-                to: Some(Timestamp::from_millis(1)),
-                ..any()
-            },
+            |f| f.until = Some(Timestamp::from_millis(1)),
             "audit_at (at>?",
         ),
         (
-            AuditFilter {
-                result: Some(AuditResult::Refused),
-                ..any()
-            },
+            |f| f.result = Some(AuditResult::Refused),
             "audit_refused (result=?",
         ),
-        (
-            AuditFilter {
-                result: Some(AuditResult::Done),
-                ..any()
-            },
-            "SEARCH audit USING INTEGER PRIMARY KEY",
-        ),
-    ] {
+        (|f| f.result = Some(AuditResult::Done), by_number),
+    ];
+    for (change, wanted) in cases {
+        let mut filter = AuditFilter::default();
+        change(&mut filter);
         let text = plan(&store, &AuditQuery::new(&filter, '?').sql)
             .await
             .join("\n");
@@ -217,6 +243,38 @@ async fn lists_of_the_audit_log_use_their_indexes() {
             !text.contains("TEMP B-TREE") && !text.contains("SCAN audit"),
             "{text}"
         );
+    }
+    let both = AuditFilter {
+        actors: vec!["x".to_owned(), "y".to_owned()],
+        ..AuditFilter::default()
+    };
+    let text = plan(&store, &AuditQuery::new(&both, '?').sql)
+        .await
+        .join("\n");
+    assert_eq!(text.matches("audit_actor (actor=?").count(), 2, "{text}");
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_by_their_indexes() {
+    let (_dir, store) = store().await;
+    for (namespace, wanted) in [
+        (None, "SEARCH dead_letter USING INTEGER PRIMARY KEY"),
+        (Some("x"), "dead_letter_of_namespace (namespace=?"),
+    ] {
+        for order in [Order::Ascending, Order::Descending] {
+            let filter = DeadLetterFilter {
+                namespace: namespace.map(|name| name.parse().expect("a name")),
+                order,
+                ..DeadLetterFilter::default()
+            };
+            let query = DeadLetterQuery::new(&filter, dead_letters::DIALECT);
+            let text = plan(&store, &query.sql).await.join("\n");
+            assert!(text.contains(wanted), "no {wanted} in {text}");
+            assert!(
+                !text.contains("TEMP B-TREE") && !text.contains("SCAN"),
+                "{text}"
+            );
+        }
     }
 }
 
@@ -228,6 +286,10 @@ async fn old_entries_and_versions_are_found_by_their_indexes() {
         (
             audit::VERSIONS,
             "SEARCH job_version USING PRIMARY KEY (job_id=? AND version<?",
+        ),
+        (
+            audit::VERSIONS_ASCENDING,
+            "SEARCH job_version USING PRIMARY KEY (job_id=? AND version>?",
         ),
         (
             audit::TRIM_VERSIONS,

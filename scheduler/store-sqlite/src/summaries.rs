@@ -1,27 +1,19 @@
 //! Summaries of jobs, for lists.
 
-use cueline_model::{JobName, Namespace};
-use cueline_store::adapter::convert::to_i64;
-use cueline_store::adapter::namespaces::NameRange;
-use cueline_store::adapter::queries::{JobRow, NewestRuns, job_summaries};
+use cueline_model::JobName;
+use cueline_store::adapter::queries::{JobRow, RunsOfJobs, job_summaries};
 use cueline_store::{JobSummary, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::SqliteStore;
 use crate::error::Result;
-use crate::runs::{BLOCK_BITS, id_range, newest_of_jobs, read_runs};
+use crate::run_times::first_since;
+use crate::runs::{BLOCK_BITS, id_range, read_runs, runs_of_jobs};
 
 const BY_NAME: &str = "
     SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
-
-pub(crate) const LIST: &str = "
-    SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
-    WHERE j.name > ?1 AND j.name < ?2 AND (?3 = 0 OR instr(j.name, '/') = 0) AND j.deleted_at IS NULL
-    ORDER BY j.name LIMIT ?4";
-
-const FIRST_FROM: &str = "SELECT id, created_at FROM run WHERE id >= ?1 ORDER BY id LIMIT 1";
 
 pub(crate) const COUNT_DAY: &str = "
     SELECT r.job_id, r.state, count(*)
@@ -44,25 +36,8 @@ impl SqliteStore {
         Ok(summary.ok_or_else(|| StoreError::no_job(name.as_str()))?)
     }
 
-    pub(crate) async fn jobs(
-        &self,
-        namespace: Option<&Namespace>,
-        after: Option<&JobName>,
-        limit: usize,
-    ) -> Result<Vec<JobSummary>> {
-        let mut tx = self.db.snapshot().await?;
-        let range = NameRange::new(namespace, after);
-        let rows: Vec<JobRow> = sqlx::query_as(LIST)
-            .bind(range.above)
-            .bind(range.below)
-            .bind(range.without_slash)
-            .bind(to_i64(limit))
-            .fetch_all(&mut *tx)
-            .await?;
-        self.summaries(&mut tx, &rows).await
-    }
-
-    async fn summaries(
+    /// Summaries of these jobs, in their order.
+    pub(crate) async fn summaries(
         &self,
         conn: &mut SqliteConnection,
         rows: &[JobRow],
@@ -74,7 +49,9 @@ impl SqliteStore {
         let jobs = self.definitions.get(conn, versions).await?;
         let mut newest = Vec::with_capacity(rows.len());
         for (id, ..) in rows {
-            newest.extend(newest_of_jobs(conn, &NewestRuns::last_begun(&[*id])).await?);
+            let job = [*id];
+            let found = runs_of_jobs(conn, &RunsOfJobs::last_begun(&job)).await?;
+            newest.extend(found.ids);
         }
         let last = read_runs(conn, &newest).await?;
         let day = self.count_last_day(conn, rows).await?;
@@ -100,27 +77,4 @@ impl SqliteStore {
             .fetch_all(conn)
             .await?)
     }
-}
-
-/// The lowest id of a run written at `since` or later. It is found by bisection, because ids ascend with the time of
-/// writing.
-async fn first_since(
-    conn: &mut SqliteConnection,
-    lowest: i64,
-    highest: i64,
-    since: i64,
-) -> Result<i64> {
-    let (mut low, mut high) = (lowest, highest.saturating_add(1));
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let row: Option<(i64, i64)> = sqlx::query_as(FIRST_FROM)
-            .bind(middle)
-            .fetch_optional(&mut *conn)
-            .await?;
-        match row {
-            Some((id, created_at)) if created_at < since => low = id + 1,
-            _ => high = middle,
-        }
-    }
-    Ok(low)
 }

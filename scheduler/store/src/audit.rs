@@ -8,6 +8,7 @@ use cueline_model::{Actor, GroupName, JobName, JobSpec, Namespace, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::list::Order;
 
 /// The longest value before or after a change, in bytes. A longer one is replaced by its length and its SHA-256.
 pub const MAX_AUDIT_VALUE_BYTES: usize = 16 * 1024;
@@ -69,25 +70,29 @@ pub struct AuditEntry {
     pub entry: NewAuditEntry,
 }
 
-/// Which entries to list. `None` and an empty text do not filter.
+/// Which entries to list. `None` and an empty list of values do not filter; of several values, one must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Entries with a lower number.
-    pub before: Option<i64>,
-    /// The actor as it is displayed: `user alice`.
-    pub actor: Option<String>,
-    /// The action, or the object of actions: `job.pause`, `job`.
-    pub action: Option<String>,
-    /// The object's name or number.
-    pub object: Option<String>,
-    /// The namespaces of the objects.
+    /// Entries behind this number in the order of the list.
+    pub after: Option<i64>,
+    /// The direction of the list, which is sorted by number.
+    pub order: Order,
+    /// The actors as they are displayed: `user alice`.
+    pub actors: Vec<String>,
+    /// The actions, or the objects of actions: `job.pause`, `job`.
+    pub actions: Vec<String>,
+    /// The names or numbers of the objects.
+    pub objects: Vec<String>,
+    /// The groups of the objects.
+    pub groups: Vec<GroupName>,
+    /// The namespace of the objects.
     pub namespace: Option<Namespace>,
     /// The result.
     pub result: Option<AuditResult>,
     /// Not before this time.
-    pub from: Option<Timestamp>,
+    pub since: Option<Timestamp>,
     /// Before this time.
-    pub to: Option<Timestamp>,
+    pub until: Option<Timestamp>,
     /// At most this many.
     pub limit: usize,
 }
@@ -119,7 +124,7 @@ pub trait Audit: Send + Sync + 'static {
     /// Stores entries about what is no change of the store: refused requests, queues that were emptied.
     async fn record(&self, entries: &[NewAuditEntry]) -> Result<()>;
 
-    /// Entries that match the filter, newest first.
+    /// Entries that match the filter, in its order.
     async fn audit_entries(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>>;
 
     /// Deletes at most `limit` entries that are older than `older_than_ms`, oldest first. Returns their number.
@@ -128,8 +133,8 @@ pub trait Audit: Send + Sync + 'static {
     /// Deletes at most `limit` versions of jobs that were deleted more than `older_than_ms` ago. Returns their number.
     async fn prune_versions(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
-    /// At most `limit` versions of a job with a number below `before`, newest first. A deleted job keeps its versions
-    /// until a job gets its name, or until [`prune_versions`](Self::prune_versions) deletes them.
+    /// At most `limit` versions of a job behind the version `after`, in this order of their numbers. A deleted job keeps
+    /// its versions until a job gets its name, or until [`prune_versions`](Self::prune_versions) deletes them.
     ///
     /// # Errors
     ///
@@ -137,7 +142,8 @@ pub trait Audit: Send + Sync + 'static {
     async fn job_versions(
         &self,
         job: &JobName,
-        before: Option<u64>,
+        order: Order,
+        after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<JobVersion>>;
 }

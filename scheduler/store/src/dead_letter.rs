@@ -1,7 +1,9 @@
 //! Dead letters: messages that their receiver refused.
 
-use cueline_model::{Namespace, Timestamp};
+use cueline_model::{GroupName, Namespace, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use crate::list::Order;
 
 /// The most stored dead letters. Beyond this number the oldest are deleted.
 pub const MAX_DEAD_LETTERS: usize = 100_000;
@@ -49,4 +51,29 @@ pub struct DeadLetter {
     /// The namespace that the letter belongs to. `None` if that is not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Namespace>,
+}
+
+/// Selects the dead letters to list. An empty list of values does not filter; of several values, one must match.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeadLetterFilter {
+    /// Letters of this namespace (G18). `None` for all letters, also those of no namespace.
+    pub namespace: Option<Namespace>,
+    /// Letters that were in one of these queues.
+    pub queues: Vec<String>,
+    /// Letters with one of these topics.
+    pub topics: Vec<String>,
+    /// Letters that one of these refused: `scheduler`, or `executor <group>/<name>`.
+    pub origins: Vec<String>,
+    /// Letters that an executor of one of these groups refused.
+    pub groups: Vec<GroupName>,
+    /// Letters that were refused at this time or later.
+    pub since: Option<Timestamp>,
+    /// Letters that were refused before this time.
+    pub until: Option<Timestamp>,
+    /// The direction of the list, which is sorted by id.
+    pub order: Order,
+    /// Letters behind this one in the order of the list.
+    pub after: Option<i64>,
+    /// The most letters to return.
+    pub limit: usize,
 }

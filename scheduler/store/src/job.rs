@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use cueline_model::{Job, JobId, JobName, RunId, RunState, Timestamp};
+use cueline_model::{
+    AccessScope, GroupName, Job, JobId, JobName, Namespace, RunId, RunState, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
+use crate::list::{LabelFilter, NameFilter, Order};
 use crate::run::Run;
 
 /// How applying a definition changes a job.
@@ -46,6 +49,63 @@ pub struct JobSummary {
     pub last: Option<Run>,
     /// Runs of the last 24 hours by state; states without runs are left out.
     pub day: Vec<(RunState, u64)>,
+}
+
+/// Selects the jobs to list. An empty list of values does not filter; of several values, one must match.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    /// Jobs in this namespace; `None` for all namespaces.
+    pub namespace: Option<Namespace>,
+    /// Only jobs of groups in these scopes; `None` for all.
+    pub within: Option<Vec<AccessScope>>,
+    /// Jobs with one of these qualified names.
+    pub names: Vec<NameFilter>,
+    /// Jobs of one of these groups.
+    pub groups: Vec<GroupName>,
+    /// Jobs with all of these labels.
+    pub labels: Vec<LabelFilter>,
+    /// Jobs whose schedule is running (`true`) or paused.
+    pub enabled: Option<bool>,
+    /// The order of the list.
+    pub sort: JobSort,
+    /// Where the page begins; `None` for the first page. It belongs to `sort`.
+    pub after: Option<JobPosition>,
+    /// The most jobs to return.
+    pub limit: usize,
+}
+
+/// The order of a list of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobSort {
+    /// By the bytes of the qualified name.
+    Name(Order),
+    /// By the next fire time, then by id. Jobs without one come last in both directions.
+    NextFire(Order),
+}
+
+impl Default for JobSort {
+    fn default() -> Self {
+        Self::Name(Order::Ascending)
+    }
+}
+
+/// The last job that was looked at for a page. It has numbers only, so it tells nothing about a job that its reader may
+/// not know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobPosition {
+    /// The next fire time, in a list that is sorted by it.
+    pub next_fire: Option<Timestamp>,
+    /// The id of the job. The store knows the name of each id, also after the job was deleted.
+    pub id: JobId,
+}
+
+/// A page of jobs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobList {
+    /// The jobs, in the order of the list.
+    pub jobs: Vec<JobSummary>,
+    /// Where the next page begins; `None` on the last page.
+    pub next: Option<JobPosition>,
 }
 
 /// One expected fire time of a past window, and the run that accounts for it.

@@ -46,6 +46,7 @@ mod dispatch;
 mod error;
 mod executor;
 mod job;
+mod list;
 mod load;
 mod namespaces;
 mod node;
@@ -73,14 +74,17 @@ pub use changes::{
     RunCursor,
 };
 pub use counts::{HeldClaims, LiveExecutors, QuotaRefusals, SchedulerCounts, TimeDistribution};
-pub use dead_letter::{DeadLetter, MAX_DEAD_LETTERS, NewDeadLetter};
+pub use dead_letter::{DeadLetter, DeadLetterFilter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
     Planner, SkippedFires, TriggerOutcome, TriggerRequest, WaitingQuota,
 };
 pub use error::{ErrorKind, RefusedObject, StoreError};
 pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
-pub use job::{AppliedJob, Change, JobSummary, LedgerEntry};
+pub use job::{
+    AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,
+};
+pub use list::{LabelFilter, MAX_SCANNED, NameFilter, Order, is_within};
 pub use load::{OldestQueued, PoolUse};
 pub use namespaces::{
     MAX_NAMESPACES_WITH_QUOTAS, MAX_QUOTA, NamespaceFilter, NamespaceSummary, Namespaces,
@@ -90,7 +94,7 @@ pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};
-pub use run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine, TimelineEntry};
+pub use run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine, TimelineEntry};
 pub use worker_keys::{
     EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,

@@ -12,20 +12,20 @@ use crate::audit::Audit;
 use crate::changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, NewRuns, RunCursor,
 };
-use crate::dead_letter::{DeadLetter, NewDeadLetter};
+use crate::dead_letter::{DeadLetter, DeadLetterFilter, NewDeadLetter};
 use crate::dispatch::{
     CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner, TriggerOutcome,
     TriggerRequest,
 };
 use crate::error::StoreError;
 use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
-use crate::job::{AppliedJob, JobSummary, LedgerEntry};
+use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
 use crate::namespaces::Namespaces;
 use crate::node::{NodeId, RegisteredNode};
 use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
-use crate::run::{Run, RunDetail, RunFilter, StoreStats, StoredLogLine};
+use crate::run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine};
 use crate::worker_keys::{
     EnrolOutcome, NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState,
     WorkerKeysPage,
@@ -183,14 +183,15 @@ pub trait Store: Audit + Namespaces {
     /// The jobs with these ids, deleted ones included. Unknown ids are left out.
     async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>>;
 
-    /// At most `limit` jobs after `after`, sorted by the bytes of their qualified names. With `namespace`, only its jobs
-    /// (G18).
-    async fn jobs(
-        &self,
-        namespace: Option<&Namespace>,
-        after: Option<&JobName>,
-        limit: usize,
-    ) -> Result<Vec<JobSummary>>;
+    /// Jobs that match the filter, in its order.
+    ///
+    /// At most [`MAX_SCANNED`](crate::MAX_SCANNED) jobs are looked at, so a page may be short and still have a next one.
+    /// In a list by next fire time, a job that fires between two pages moves.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) if no job ever had the id in `after`.
+    async fn list_jobs(&self, filter: &JobFilter) -> Result<JobList>;
 
     // ── From due to queued ───────────────────────────────────────────────────────────────────────────────────
 
@@ -356,6 +357,9 @@ pub trait Store: Audit + Namespaces {
     /// [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) (G15).
     async fn insert_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<u64>;
 
+    /// Dead letters that match the filter, in its order. Without a namespace, it looks at all that are stored.
+    async fn list_dead_letters(&self, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>>;
+
     /// At most `limit` dead letters with an id below `before`, newest first. With `namespace`, only its letters (G18);
     /// without, also those of no namespace.
     async fn dead_letters(
@@ -363,7 +367,15 @@ pub trait Store: Audit + Namespaces {
         namespace: Option<&Namespace>,
         before: Option<i64>,
         limit: usize,
-    ) -> Result<Vec<DeadLetter>>;
+    ) -> Result<Vec<DeadLetter>> {
+        let filter = DeadLetterFilter {
+            namespace: namespace.cloned(),
+            after: before,
+            limit,
+            ..DeadLetterFilter::default()
+        };
+        self.list_dead_letters(&filter).await
+    }
 
     /// The dead letters with these ids, in the order given. Unknown ids are left out.
     async fn dead_letters_by_id(&self, ids: &[i64]) -> Result<Vec<DeadLetter>>;
@@ -434,12 +446,19 @@ pub trait Store: Audit + Namespaces {
     /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such run.
     async fn run(&self, run: RunId) -> Result<RunDetail>;
 
-    /// Runs that match the filter, newest first.
+    /// Runs that match the filter, in its order.
+    ///
+    /// It looks at [`MAX_SCANNED`](crate::MAX_SCANNED) runs, or 16 million ids of given jobs, so a page may be short.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had the name in the filter.
-    async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>>;
+    /// [`NotFound`](crate::ErrorKind::NotFound) if no job ever had one of the names.
+    async fn list_runs(&self, filter: &RunFilter) -> Result<RunList>;
+
+    /// The runs of one page of [`list_runs`](Self::list_runs), with its errors.
+    async fn runs(&self, filter: &RunFilter) -> Result<Vec<Run>> {
+        Ok(self.list_runs(filter).await?.runs)
+    }
 
     /// At most `limit` lines of a run's log after the cursor `after`; 0 starts at the first line.
     ///

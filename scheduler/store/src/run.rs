@@ -1,10 +1,12 @@
 //! Runs: results of reading and listing them.
 
 use cueline_model::{
-    ExecutorName, GroupName, JobId, JobName, LogLine, Namespace, RunId, RunKind, RunState, Shard,
-    Timestamp,
+    AccessScope, ExecutorName, GroupName, JobId, JobName, LogLine, Namespace, RunId, RunKind,
+    RunState, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::list::{LabelFilter, Order};
 
 /// A run with all its columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,19 +83,44 @@ pub struct RunDetail {
     pub timeline: Vec<TimelineEntry>,
 }
 
-/// Selects the runs to list.
+/// Selects the runs to list. An empty list of values does not filter; of several values, one must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunFilter {
-    /// Runs of jobs in this namespace; `None` for all namespaces. Without effect beside `job`, whose name is qualified.
+    /// Runs of jobs in this namespace; `None` for all namespaces.
     pub namespace: Option<Namespace>,
-    /// Runs of jobs with this name, deleted jobs included; `None` for all jobs.
-    pub job: Option<JobName>,
-    /// Runs in one of these states; empty for all states.
+    /// Only runs of jobs in groups of these scopes; `None` for all.
+    pub within: Option<Vec<AccessScope>>,
+    /// Runs of jobs with one of these names, deleted jobs included.
+    pub jobs: Vec<JobName>,
+    /// Runs of jobs that are in one of these groups now. Deleted jobs stay in their last group.
+    pub groups: Vec<GroupName>,
+    /// Runs of jobs whose present definition has all of these labels.
+    pub labels: Vec<LabelFilter>,
+    /// Runs in one of these states.
     pub states: Vec<RunState>,
-    /// Runs with a lower id. Pass the last id of a page to get the next page.
-    pub before: Option<RunId>,
+    /// Runs of one of these kinds.
+    pub kinds: Vec<RunKind>,
+    /// Runs whose current or last attempt was given to an executor with one of these names.
+    pub executors: Vec<ExecutorName>,
+    /// Runs that were written at this time or later.
+    pub since: Option<Timestamp>,
+    /// Runs that were written before this time.
+    pub until: Option<Timestamp>,
+    /// The direction of the list, which is sorted by id.
+    pub order: Order,
+    /// Runs behind this one in the order of the list.
+    pub after: Option<RunId>,
     /// The most runs to return.
     pub limit: usize,
+}
+
+/// A page of runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunList {
+    /// The runs, in the order of the list.
+    pub runs: Vec<Run>,
+    /// Pass it as [`after`](RunFilter::after) for the next page. `None` on the last page.
+    pub next: Option<RunId>,
 }
 
 /// A stored line of a run's log.

@@ -12,8 +12,10 @@ const TIMES: [&str; 4] = [
 const DAYS: [&str; 7] = ["Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun "];
 /// What follows is a key or a token in base64.
 const PREFIXES: [&str; 2] = ["cueline-public-key:", "cueline-enrol:"];
-/// What follows is the number of a run or of an entry.
-const COUNTED: [(&str, &str); 2] = [("run ", "run <n>"), ("--before ", "--before <n>")];
+/// What follows is the number of a run.
+const COUNTED: [(&str, &str); 1] = [("run ", "run <n>")];
+/// What follows says where the next page of a list begins, in base64url.
+const NEXT: &str = "--after ";
 /// Ids have this many hexadecimal digits, and admin tokens more.
 const MIN_ID: usize = 16;
 /// Secrets have 43 characters in base64.
@@ -50,6 +52,7 @@ fn variable(text: &str) -> Option<(usize, &'static str)> {
         .or_else(|| version(text).map(with("<version>")))
         .or_else(|| span(text))
         .or_else(|| counted(text))
+        .or_else(|| next_page(text))
 }
 
 fn time(text: &str) -> Option<usize> {
@@ -145,6 +148,13 @@ fn counted(text: &str) -> Option<(usize, &'static str)> {
     })
 }
 
+fn next_page(text: &str) -> Option<(usize, &'static str)> {
+    let length = count(text.strip_prefix(NEXT)?, |byte| {
+        byte.is_ascii_alphanumeric() || b"_-".contains(&byte)
+    });
+    (length > 0).then_some((NEXT.len() + length, "--after <next>"))
+}
+
 /// Two spaces stand between cells, however wide they are. A number in the first cell or before a time is that of a run or of
 /// an entry. A time in the present second is the cell `now`.
 fn cells(line: &str) -> String {
@@ -189,7 +199,10 @@ mod tests {
                 "run <n>  queued → worker-1  started +<duration>  succeeded <when>",
             ),
             ("up for 1 min 24 s", "up for <duration>"),
-            ("older ones: --before 17", "older ones: --before <n>"),
+            (
+                "more: --after WzEsInJ1bnMiLCItaWQiLDhd",
+                "more: --after <next>",
+            ),
         ] {
             assert_eq!(normal(line), expected);
         }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use axum::extract::{FromRequestParts as _, Path};
 use axum::http::request::Parts;
-use cueline_model::{AccessScope, GroupName, JobId, JobName, Right, RunId};
-use cueline_store::{ErrorKind, Run, StoreError};
+use cueline_model::{AccessScope, GroupName, JobName, Right, RunId};
+use cueline_store::{ErrorKind, Order, StoreError};
 
 use super::caller::Caller;
 use super::rules::{Place, Rule};
@@ -135,7 +135,11 @@ async fn group_of_history(state: &ApiState, name: &JobName) -> Result<Option<Gro
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }
-    let versions = match state.audit.job_versions(name, None, 1).await {
+    let versions = match state
+        .audit
+        .job_versions(name, Order::Descending, None, 1)
+        .await
+    {
         Ok(versions) => versions,
         // In the words for a job that the caller may not read.
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -148,14 +152,28 @@ async fn group_of_history(state: &ApiState, name: &JobName) -> Result<Option<Gro
     Ok(definition.map(|spec| spec.group))
 }
 
-/// Whether the caller may read the job that has this name now. A job that does not exist cannot be read.
+/// Whether the caller may read the job with this name, or the newest version of a deleted one. A job that never existed
+/// cannot be read.
 pub(crate) async fn may_read_job(
     state: &ApiState,
     caller: &Caller,
     name: &JobName,
 ) -> Result<bool, Problem> {
     match state.store.job(name).await {
-        Ok(summary) => Ok(caller.may(Right::Read, &summary.job.spec.group)),
+        Ok(summary) => return Ok(caller.may(Right::Read, &summary.job.spec.group)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    match state
+        .audit
+        .job_versions(name, Order::Descending, None, 1)
+        .await
+    {
+        Ok(versions) => {
+            let newest = versions.into_iter().next();
+            let definition = newest.and_then(|version| version.definition);
+            Ok(definition.is_some_and(|spec| caller.may(Right::Read, &spec.group)))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -169,34 +187,4 @@ async fn group_of_run(
     let run = namespace.run(state, id).await?.run;
     let jobs = state.store.definitions(&[run.job_id]).await?;
     Ok(jobs.first().map(|job| job.spec.group.clone()))
-}
-
-/// Which runs of a list a caller may read. It reads the definition of each job once.
-#[derive(Debug, Default)]
-pub(crate) struct ReadableRuns {
-    jobs: HashMap<JobId, bool>,
-}
-
-impl ReadableRuns {
-    /// The runs that the caller may read: those of jobs in groups that the caller may read. A job whose definition cannot
-    /// be read belongs to no such group.
-    pub(crate) async fn of(
-        &mut self,
-        state: &ApiState,
-        caller: &Caller,
-        runs: Vec<Run>,
-    ) -> Result<Vec<Run>, Problem> {
-        let mut unknown: Vec<JobId> = runs.iter().map(|run| run.job_id).collect();
-        unknown.retain(|id| !self.jobs.contains_key(id));
-        unknown.sort_unstable();
-        unknown.dedup();
-        if !unknown.is_empty() {
-            for job in state.store.definitions(&unknown).await? {
-                let readable = caller.may(Right::Read, &job.spec.group);
-                self.jobs.insert(job.id, readable);
-            }
-        }
-        let is_readable = |run: &Run| self.jobs.get(&run.job_id).copied().unwrap_or(false);
-        Ok(runs.into_iter().filter(is_readable).collect())
-    }
 }

@@ -100,13 +100,14 @@ impl Caller {
         )))
     }
 
-    /// Whether the caller may read all of a list of the namespace, or of all namespaces for `None`. Then nothing has to be
-    /// left out.
-    pub(crate) fn may_read_all(&self, listed: Option<&Namespace>) -> bool {
-        let scope = listed
+    /// The scopes to which a list of the namespace, or of all namespaces for `None`, is limited for the caller. `None` if
+    /// the caller may read all of it.
+    pub(crate) fn readable(&self, listed: Option<&Namespace>) -> Option<Vec<AccessScope>> {
+        let whole = listed
             .cloned()
             .map_or(AccessScope::Cluster, AccessScope::Namespace);
-        self.access.allows(Right::Read, &scope)
+        let may_read_all = self.access.allows(Right::Read, &whole);
+        (!may_read_all).then(|| self.access.scopes(Right::Read))
     }
 
     /// The user who is logged in, or who owns the token.

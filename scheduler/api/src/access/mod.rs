@@ -20,7 +20,7 @@ mod secret;
 mod setup;
 mod throttle;
 
-pub(crate) use authorise::{ReadableRuns, may_read_job};
+pub(crate) use authorise::may_read_job;
 pub(crate) use caller::{Caller, Identity, actor};
 pub(crate) use definitions::check_apply;
 pub(crate) use layer::check;

@@ -6,6 +6,7 @@ mod openid_user;
 mod refusal;
 pub(crate) mod setup;
 pub(crate) mod tokens;
+pub(crate) mod user_list;
 pub(crate) mod users;
 
 /// The longest login name, in bytes.

@@ -8,14 +8,16 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{AccessScope, DurationMs, Grant, Right};
-use cueline_store::{ErrorKind, NewApiToken, StoredApiToken, UserId};
+use cueline_model::{AccessScope, DurationMs, Grant, GroupName, Right, Timestamp};
+use cueline_store::{ErrorKind, NewApiToken, StoredApiToken, UserId, name_key};
 
 use super::MAX_TEXT_BYTES;
+use super::user_list::has_grant_for;
 use crate::ApiState;
 use crate::access::{ApiTokenText, Caller, Identity, grants};
 use crate::body::Body;
 use crate::idempotency::IdempotencyKey;
+use crate::list::{List, Page};
 use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::problem::Problem;
@@ -25,12 +27,47 @@ use crate::view::{ApiTokenPage, ApiTokenRef, ApiTokenView, CreatedApiToken};
 
 /// For how long a token is valid by default: 90 days.
 const DEFAULT_VALID: DurationMs = DurationMs::secs(90 * 24 * 3_600);
-/// Reads of the store for one page of a caller who may not see all tokens. Tokens of others fill the reads, and may leave
-/// the page short.
+/// Reads of the store for one page, and the tokens in each. Tokens that the list does not have fill the reads, and may
+/// leave the page short.
 const MAX_READS: usize = 20;
+const TOKENS_IN_READ: usize = 500;
 
 /// The answer has a secret, which no cache may keep.
 type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
+
+/// The list of API tokens. Its key is the id of a token, which is random: it says nothing about a token of others.
+const LIST: List = List {
+    name: "API tokens",
+    filters: &["name", "owner", "group", "state"],
+    sorts: &["id"],
+};
+
+/// Whether a token is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenState {
+    Valid,
+    Expired,
+    Revoked,
+}
+
+impl TokenState {
+    /// The states, as filters name them.
+    const NAMES: [(&str, Self); 3] = [
+        ("valid", Self::Valid),
+        ("expired", Self::Expired),
+        ("revoked", Self::Revoked),
+    ];
+
+    fn of(token: &StoredApiToken, now: Timestamp) -> Self {
+        if token.revoked_at.is_some() {
+            Self::Revoked
+        } else if token.expires_at.is_some_and(|at| at <= now) {
+            Self::Expired
+        } else {
+            Self::Valid
+        }
+    }
+}
 
 /// Lists the caller's tokens, and those that the caller manages.
 #[utoipa::path(
@@ -40,11 +77,16 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
     tag = "accounts",
     summary = "Lists the caller's API tokens, and those that the caller manages.",
     params(
-        ("after" = Option<openapi::Text>, Query, description = "The `next` of the previous page."),
+        ("name" = Option<Vec<openapi::UserNameFilter>>, Query, description = "Only tokens with this name; may be repeated."),
+        ("owner" = Option<Vec<openapi::FilterText>>, Query, description = "Only tokens of the user with this login name; may be repeated. Upper and lower case are the same."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only tokens with a grant for this very group, with its namespace; may be repeated."),
+        ("state" = Option<Vec<openapi::ApiTokenState>>, Query, description = "Only tokens in this state; may be repeated."),
+        ("sort" = Option<openapi::ApiTokenSort>, Query, description = "The order of the list."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
+        ("after" = Option<openapi::PageCursor>, Query, description = "The `next` of the previous page."),
     ),
     responses(
-        (status = 200, description = "A page of tokens, sorted by id.", body = ApiTokenPage),
+        (status = 200, description = "A page of tokens.", body = ApiTokenPage),
     )
 )]
 pub(crate) async fn list(
@@ -53,33 +95,47 @@ pub(crate) async fn list(
     _: NoNamespace,
     uri: Uri,
 ) -> Result<Json<ApiTokenPage>, Problem> {
-    let mut params = Params::of(&uri, &["after", "limit"]);
-    let mut after = params.parsed("after", |text| Ok(text.to_owned()));
-    let limit = params.limit(100);
+    let mut params = Params::of(&uri, &LIST.parameters());
+    let names = params.names();
+    let owners = params.texts("owner");
+    let owners: Vec<String> = owners.iter().map(|name| name_key(name)).collect();
+    let groups = params.many("group", |text| {
+        text.parse::<GroupName>().map_err(|e| e.to_string())
+    });
+    let states = params.words("state", &TokenState::NAMES);
+    let page: Page<String> = LIST.page(&mut params);
     params.finish()?;
+    let now = state.store.now().await?;
+    let wanted = |token: &StoredApiToken| {
+        let is_owner = |owner: &String| owners.contains(&name_key(owner));
+        (is_own(&caller, token) || grants::may_see(&caller.access, &token.grants))
+            && (names.is_empty() || names.iter().any(|name| name.matches(&token.name)))
+            && (owners.is_empty() || token.owner.as_ref().is_some_and(is_owner))
+            && has_grant_for(&groups, &token.grants)
+            && (states.is_empty() || states.contains(&TokenState::of(token, now)))
+    };
     let owner = only_own(&caller);
     let mut tokens = Vec::new();
+    let mut after = page.after.clone();
+    let mut is_last = false;
     for _ in 0..MAX_READS {
-        // Never more than fit, so that the next page begins after the last token of this one.
-        let room = limit - tokens.len();
         let read = state
             .accounts
-            .api_tokens(owner, after.as_deref(), room)
+            .api_tokens(owner, after.as_deref(), TOKENS_IN_READ)
             .await?;
-        let is_last = read.len() < room;
-        after = read.last().filter(|_| !is_last).map(|t| t.id.clone());
-        let seen = |token: &StoredApiToken| {
-            is_own(&caller, token) || grants::may_see(&caller.access, &token.grants)
-        };
-        tokens.extend(read.into_iter().filter(seen).map(ApiTokenView::from));
-        if is_last || tokens.len() >= limit {
+        is_last = read.len() < TOKENS_IN_READ;
+        after = read.last().map(|token| token.id.clone()).or(after);
+        tokens.extend(read.into_iter().filter(wanted));
+        if is_last || tokens.len() > page.limit {
             break;
         }
     }
-    let now = state.store.now().await?;
+    let has_more = tokens.len() > page.limit;
+    let cut = page.cut(&mut tokens, |token| token.id.clone());
+    let scanned = after.filter(|_| !is_last && !has_more);
     Ok(Json(ApiTokenPage {
-        tokens,
-        next: after,
+        tokens: tokens.into_iter().map(ApiTokenView::from).collect(),
+        next: cut.or_else(|| scanned.map(|id| page.next(&id))),
         now,
     }))
 }

@@ -1,4 +1,4 @@
-//! Users: lists, creates, changes and deletes them, and sets their passwords.
+//! Users: creates, shows, changes and deletes them, and sets their passwords.
 //!
 //! A caller changes a user only if all of the user's grants are within what the caller manages. Otherwise the caller could
 //! set the password of somebody who may do more.
@@ -24,62 +24,10 @@ use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::preconditions::{IfMatch, IfNoneMatch, Tagged, tagged};
 use crate::problem::{FieldProblem, Problem};
-use crate::query::{self, Params};
-use crate::view::{PasswordSet, UserPage, UserRef, UserView};
+use crate::query;
+use crate::view::{PasswordSet, UserRef, UserView};
 
 type UserPath = Result<Path<String>, PathRejection>;
-
-/// Users in one read of the store. All users are read within
-/// [`MAX_USERS`](cueline_store::MAX_USERS) / 1,000 reads, so a page is never short.
-const USERS_IN_READ: usize = 1_000;
-
-/// Lists the users that the caller may know of, by name.
-#[utoipa::path(
-    get,
-    path = "/api/v1/users",
-    operation_id = "user_list",
-    tag = "accounts",
-    params(
-        ("after" = Option<openapi::Text>, Query, description = "The `next` of the previous page."),
-        ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
-    ),
-    responses(
-        (status = 200, description = "A page of users, sorted by name.", body = UserPage),
-    )
-)]
-pub(crate) async fn list(
-    State(state): State<ApiState>,
-    Extension(caller): Extension<Caller>,
-    _: NoNamespace,
-    uri: Uri,
-) -> Result<Json<UserPage>, Problem> {
-    let mut params = Params::of(&uri, &["after", "limit"]);
-    let mut after = params.parsed("after", |text| Ok(text.to_owned()));
-    let limit = params.limit(100);
-    params.finish()?;
-    let mut users = Vec::new();
-    loop {
-        let read = state
-            .accounts
-            .users(after.as_deref(), USERS_IN_READ)
-            .await?;
-        let is_last = read.len() < USERS_IN_READ;
-        after = read.last().map(|user| user.name.clone());
-        let seen = |user: &StoredUser| grants::may_see(&caller.access, &user.grants);
-        users.extend(read.into_iter().filter(seen));
-        if is_last || users.len() > limit {
-            break;
-        }
-    }
-    let has_more = users.len() > limit;
-    users.truncate(limit);
-    let next = users.last().filter(|_| has_more);
-    Ok(Json(UserPage {
-        next: next.map(|user| user.name.clone()),
-        users: users.into_iter().map(UserView::from).collect(),
-        now: state.store.now().await?,
-    }))
-}
 
 /// Creates a user.
 #[utoipa::path(

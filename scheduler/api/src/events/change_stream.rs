@@ -7,7 +7,7 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, Uri};
 use axum::response::sse::{Event as Message, Sse};
 use axum::response::{IntoResponse, Response};
-use cueline_model::{JobName, Right};
+use cueline_model::Right;
 use futures_util::stream;
 use tokio::sync::watch;
 
@@ -18,6 +18,7 @@ use super::places::Holder;
 use super::poller;
 use crate::ApiState;
 use crate::access::Caller;
+use crate::list::Filters;
 use crate::namespace::{ALL, InNamespace};
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
@@ -46,7 +47,8 @@ pub(super) const UNBUFFERED: [(&str, &str); 1] = [("x-accel-buffering", "no")];
                    The stream ends after 10 minutes; continue it with the last id.",
     params(
         ("kinds" = Option<openapi::EventKinds>, Query, description = "`run`, `job` and `executor`, separated by commas. By default all; with `job` only jobs and runs, with `state` only runs."),
-        ("job" = Option<openapi::ListedName>, Query, description = "Only this job and its runs."),
+        ("job" = Option<Vec<openapi::ListedName>>, Query, description = "Only this job and its runs; may be repeated."),
+        ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only what belongs to this group; may be repeated."),
         ("state" = Option<Vec<openapi::RunState>>, Query, description = "Only runs that come into this state; may be repeated."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether changes in all namespaces are sent."),
         ("Last-Event-ID" = Option<openapi::LastEvent>, Header, description = "The id of the last event that the client has seen. The stream continues after it, if this server still has what followed."),
@@ -91,29 +93,28 @@ pub(crate) async fn changes(
 }
 
 fn filter(caller: Caller, namespace: &InNamespace, uri: &Uri) -> Result<Filter, Problem> {
-    let mut params = Params::of(uri, &["kinds", "job", "state", ALL]);
+    let mut params = Params::of(uri, &["kinds", "job", "group", "state", ALL]);
     let listed = namespace.listed(&mut params);
     let kinds = params.parsed("kinds", |text| {
         let kinds = text.split(',').map(Kind::parse);
         kinds.collect::<Result<Kinds, String>>()
     });
-    let job = params.parsed("job", |text| match &listed {
-        Some(_) => namespace.job(text),
-        None => text.parse::<JobName>().map_err(|e| e.to_string()),
-    });
+    let mut filters = Filters::new(&mut params, namespace, listed.as_ref());
+    let (jobs, groups) = (filters.jobs(), filters.groups());
     let states = params.many("state", run_state);
     params.finish()?;
     caller.require_somewhere(Right::Read, listed.as_ref())?;
     // The narrowest kinds that the other parameters are about.
-    let by_default: &[Kind] = match (&job, states.is_empty()) {
+    let by_default: &[Kind] = match (jobs.is_empty(), states.is_empty()) {
         (_, false) => &[Kind::Run],
-        (Some(_), true) => &[Kind::Job, Kind::Run],
-        (None, true) => &Kind::ALL,
+        (false, true) => &[Kind::Job, Kind::Run],
+        (true, true) => &Kind::ALL,
     };
     Ok(Filter {
         kinds: kinds.unwrap_or_else(|| by_default.iter().copied().collect()),
         namespace: listed,
-        job,
+        jobs,
+        groups,
         states,
         may_read: Box::new(move |group| caller.may(Right::Read, group)),
     })
@@ -344,5 +345,6 @@ mod tests {
         assert_eq!(kinds("?job=a"), ["job", "run"]);
         assert_eq!(kinds("?state=failed&job=a"), ["run"]);
         assert_eq!(kinds("?kinds=executor,job&job=a"), ["job", "executor"]);
+        assert_eq!(kinds("?group=g"), ["job", "run", "executor"]);
     }
 }

@@ -164,8 +164,10 @@ pub(crate) struct Filter {
     pub(crate) kinds: Kinds,
     /// What belongs to this namespace; `None` for all.
     pub(crate) namespace: Option<Namespace>,
-    /// Jobs with this name, and their runs; `None` for all.
-    pub(crate) job: Option<JobName>,
+    /// Jobs with these names, and their runs; empty for all.
+    pub(crate) jobs: Vec<JobName>,
+    /// What belongs to these groups; empty for all.
+    pub(crate) groups: Vec<GroupName>,
     /// Runs in one of these states; empty for all.
     pub(crate) states: Vec<RunState>,
     pub(crate) may_read: MayRead,
@@ -174,12 +176,15 @@ pub(crate) struct Filter {
 impl Filter {
     /// Executors belong to no job, and jobs are in no state: such a filter does not concern them.
     pub(super) fn passes(&self, event: &Event) -> bool {
-        let of_job = |job: &JobName| event.job.as_ref().is_none_or(|of| of == job);
-        let is_readable =
-            |group: &GroupName| has_group(self.namespace.as_ref(), group) && (self.may_read)(group);
+        let of_jobs = |job: &JobName| self.jobs.is_empty() || self.jobs.contains(job);
+        let is_readable = |group: &GroupName| {
+            has_group(self.namespace.as_ref(), group)
+                && (self.groups.is_empty() || self.groups.contains(group))
+                && (self.may_read)(group)
+        };
         let in_state = |state: RunState| self.states.is_empty() || self.states.contains(&state);
         self.kinds.contains(event.kind)
-            && self.job.as_ref().is_none_or(of_job)
+            && event.job.as_ref().is_none_or(of_jobs)
             && event.state.is_none_or(in_state)
             && event.group().is_none_or(is_readable)
     }
@@ -223,7 +228,8 @@ mod tests {
         Filter {
             kinds: Kind::ALL.into_iter().collect(),
             namespace: None,
-            job: None,
+            jobs: Vec::new(),
+            groups: Vec::new(),
             states: Vec::new(),
             may_read: Box::new(|_| true),
         }
@@ -239,9 +245,14 @@ mod tests {
         };
         assert!(!jobs.passes(&failed) && jobs.passes(&job("a")));
         let of_b = Filter {
-            job: Some("b".parse().expect("a name")),
+            jobs: vec!["b".parse().expect("a name")],
             ..all()
         };
+        let of_other = Filter {
+            groups: vec!["other".parse().expect("a name")],
+            ..all()
+        };
+        assert!(!of_other.passes(&failed) && of_other.passes(&Event::resync(Kind::Job)));
         assert!(!of_b.passes(&failed) && !of_b.passes(&job("a")) && of_b.passes(&job("b")));
         let lost = Filter {
             states: vec![RunState::Lost],

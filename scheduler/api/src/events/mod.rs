@@ -18,6 +18,7 @@ mod watched_runs;
 pub(crate) use change_stream::changes;
 pub(crate) use feed::Events;
 pub(crate) use log_stream::log;
+pub(crate) use snapshots::state_of as executor_state;
 
 /// The streams of one process that are open at a time by default. Further ones are answered with 503. One user or token has
 /// at most a quarter of them.

@@ -84,7 +84,8 @@ pub(super) fn seen_executors(executors: Vec<Executor>, now: Timestamp) -> Execut
     seen.collect()
 }
 
-fn state_of(executor: &Executor, now: Timestamp) -> ExecutorState {
+/// The state of an executor at `now`, the time of the database's clock.
+pub(crate) fn state_of(executor: &Executor, now: Timestamp) -> ExecutorState {
     let heartbeat = &executor.heartbeat;
     if heartbeat.gone {
         ExecutorState::Stopped

@@ -7,6 +7,7 @@
 mod answers;
 mod definition;
 mod events;
+mod lists;
 mod requests;
 mod values;
 
@@ -33,9 +34,15 @@ macro_rules! described {
 
 // Values.
 described! {
-    Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber Before WaitMs RunState RunCounts
+    Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
     LoginName Grant ProviderValue ProviderParameters LastEvent LastLine EventKinds
+}
+// Parameters of lists.
+described! {
+    PageCursor FilterText LabelFilter NameFilter UserNameFilter JobState RunKind ExecutorStateFilter UserState ApiTokenState
+    EnrolmentTokenState KeyStateFilter JobSort IdSort VersionSort ExecutorSort QueueSort UserSort ApiTokenSort KeySort
+    EnrolmentTokenSort NamespaceSort
 }
 // Bodies of requests.
 described! {
@@ -52,6 +59,7 @@ described! {
 pub(crate) fn schemas() -> Map<String, Value> {
     let parts = [
         values::SCHEMAS,
+        lists::SCHEMAS,
         definition::SCHEMAS,
         events::SCHEMAS,
         requests::SCHEMAS,
@@ -87,6 +95,7 @@ mod tests {
         let mut names = Vec::new();
         for text in [
             values::SCHEMAS,
+            lists::SCHEMAS,
             definition::SCHEMAS,
             events::SCHEMAS,
             requests::SCHEMAS,

@@ -153,14 +153,6 @@ pub(super) const SCHEMAS: &str = r##"{
     "maximum": 9223372036854775807,
     "examples": [1]
   },
-  "Before": {
-    "description": "The `next` of the previous page.",
-    "type": "integer",
-    "format": "int64",
-    "minimum": -9223372036854775808,
-    "maximum": 9223372036854775807,
-    "examples": [8]
-  },
   "WaitMs": {
     "description": "The longest wait for new lines, in milliseconds.",
     "type": "integer",

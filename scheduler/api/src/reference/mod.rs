@@ -38,7 +38,7 @@ use page::PAGE;
     crate::accounts::login::logout,
     crate::accounts::login::session,
     crate::accounts::setup::setup,
-    crate::accounts::users::list,
+    crate::accounts::user_list::list,
     crate::accounts::users::create,
     crate::accounts::users::show,
     crate::accounts::users::change,

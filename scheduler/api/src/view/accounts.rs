@@ -72,14 +72,14 @@ impl From<StoredUser> for UserView {
     }
 }
 
-/// A page of users, by name.
+/// A page of users.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UserPage {
     /// The users.
     pub users: Vec<UserView>,
-    /// `after` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(value_type = openapi::PageCursor)]
     pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
@@ -220,14 +220,14 @@ impl From<StoredApiToken> for ApiTokenView {
     }
 }
 
-/// A page of API tokens, by id.
+/// A page of API tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiTokenPage {
     /// The tokens, revoked and expired ones included.
     pub tokens: Vec<ApiTokenView>,
-    /// `after` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(value_type = openapi::PageCursor)]
     pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]

@@ -74,15 +74,15 @@ fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// A page of the audit log, newest first.
+/// A page of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditPage {
     /// The entries.
     pub entries: Vec<AuditView>,
-    /// `before` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<i64>,
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
@@ -118,15 +118,15 @@ impl From<JobVersion> for JobVersionView {
     }
 }
 
-/// A page of versions, newest first.
+/// A page of versions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobVersions {
     /// The versions, without their definitions.
     pub versions: Vec<JobVersionView>,
-    /// `before` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<u64>,
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,

@@ -110,6 +110,15 @@ pub enum ExecutorState {
 }
 
 impl ExecutorState {
+    /// All states.
+    pub const ALL: [Self; 5] = [
+        Self::Alive,
+        Self::Draining,
+        Self::Refused,
+        Self::Silent,
+        Self::Stopped,
+    ];
+
     /// The word for the state.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! Answers about namespaces and their quotas.
 
-use cueline_model::Namespace;
+use cueline_model::{Namespace, Timestamp};
 use cueline_store::{NamespaceSummary, Quotas};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -106,13 +106,16 @@ impl From<QuotaPage> for NamespaceView {
     }
 }
 
-/// A page of namespaces, by name.
+/// A page of namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NamespacePage {
     /// The namespaces.
     pub namespaces: Vec<NamespaceView>,
-    /// `after` for the next page; absent on the last one.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = openapi::GivenNamespace)]
-    pub next: Option<Namespace>,
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
+    /// The store's clock.
+    #[schema(value_type = openapi::Instant)]
+    pub now: Timestamp,
 }

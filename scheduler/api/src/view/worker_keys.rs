@@ -69,11 +69,15 @@ impl From<StoredEnrolmentToken> for TokenView {
     }
 }
 
-/// All enrolment tokens.
+/// A page of enrolment tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tokens {
-    /// The tokens, oldest first.
+    /// The tokens.
     pub tokens: Vec<TokenView>,
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,
@@ -154,10 +158,10 @@ impl From<StoredWorkerKey> for WorkerKeyView {
 pub struct WorkerKeyPage {
     /// The keys.
     pub keys: Vec<WorkerKeyView>,
-    /// `after` for the next page; absent on the last one. The next page may be empty.
+    /// `after` for the next page; absent on the last one. A page may be short, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<i64>,
+    #[schema(value_type = openapi::PageCursor)]
+    pub next: Option<String>,
     /// The store's clock.
     #[schema(value_type = openapi::Instant)]
     pub now: Timestamp,

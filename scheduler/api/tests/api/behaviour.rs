@@ -103,14 +103,14 @@ async fn a_job_lives_from_apply_to_delete() {
     }
 
     let first = server.get("/jobs?limit=1").await.good();
-    assert_eq!(
-        (&first["jobs"][0]["name"], &first["next"]),
-        (&json!("a"), &json!("a"))
-    );
-    let second = server.get("/jobs?limit=1&after=a").await.good();
+    assert_eq!(first["jobs"][0]["name"], "a");
+    let next = first["next"].as_str().expect("there are more");
+    let second = server
+        .get(&format!("/jobs?limit=1&after={next}"))
+        .await
+        .good();
     assert_eq!(second["jobs"][0]["name"], "b");
-    let third = server.get("/jobs?limit=1&after=b").await.good();
-    assert_eq!((&third["jobs"], third.get("next")), (&json!([]), None));
+    assert_eq!(second.get("next"), None);
 
     server.post("/jobs/b/pause", &json!({})).await.good();
     assert_eq!(server.get("/jobs/b").await.good()["enabled"], false);

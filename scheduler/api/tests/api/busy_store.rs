@@ -10,15 +10,15 @@ use cueline_model::{
 };
 use cueline_store::{
     Accounts, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter, CancelOutcome,
-    ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DispatchRequest, EnrolOutcome, Executor,
-    FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobPreconditions, JobSummary, JobVersion,
-    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary,
-    Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser,
-    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner,
-    Precondition, Principal, QuotaLoad, Quotas, RegisteredNode, Revision, Run, RunCursor,
-    RunDetail, RunFilter, SecretHash, Store, StoreError, StoreStats, StoredApiToken,
-    StoredEnrolmentToken, StoredLogLine, StoredUser, TriggerOutcome, TriggerRequest, UserChange,
-    UserId, WorkerKeyState, WorkerKeysPage,
+    ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DeadLetterFilter, DispatchRequest,
+    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobFilter, JobList,
+    JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns,
+    Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry,
+    NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
+    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
+    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
+    StoreError, StoreStats, StoredApiToken, StoredEnrolmentToken, StoredLogLine, StoredUser,
+    TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {
@@ -111,10 +111,11 @@ impl Audit for BusyStore {
     async fn job_versions(
         &self,
         job: &JobName,
-        before: Option<u64>,
+        order: Order,
+        after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<JobVersion>, StoreError> {
-        self.inner.job_versions(job, before, limit).await
+        self.inner.job_versions(job, order, after, limit).await
     }
 }
 

@@ -48,11 +48,12 @@ async fn dead_letters_are_listed_shown_and_deleted() {
     assert_eq!(newest["text"], json!(null));
     assert_eq!(newest["origin"], json!(null));
     assert_eq!(newest["namespace"], json!(null));
-    let before = page["next"].as_i64().expect("there are more");
+    let next = page["next"].as_str().expect("there are more");
     let page = server
-        .get(&format!("/dead?before={before}&all_namespaces=true"))
+        .get(&format!("/dead?after={next}&all_namespaces=true"))
         .await
         .good();
+    assert_eq!(page.get("next"), None);
     assert_eq!(page["letters"].as_array().map(Vec::len), Some(1), "{page}");
     let id = page["letters"][0]["id"].as_i64().expect("a number");
     let one = server.get(&format!("/dead/{id}")).await.good();
@@ -173,7 +174,7 @@ async fn what_does_not_fit_is_named() {
     }
     for (path, words) in [
         ("/dead/x", "is not a dead letter's number"),
-        ("/dead?before=x", "before"),
+        ("/dead?after=x", "previous page"),
         ("/dead?limit=0", "limit"),
         ("/dead?all=1", "unknown parameter"),
         ("/queues?x=1", "unknown parameter"),

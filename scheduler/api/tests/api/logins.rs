@@ -184,7 +184,7 @@ async fn an_unknown_name_a_wrong_password_and_a_disabled_user_get_the_same_answe
     answers.dedup();
     assert_eq!(answers.len(), 1, "{answers:?}");
     let filter = cueline_store::AuditFilter {
-        action: Some("session.login".to_owned()),
+        actions: vec!["session.login".to_owned()],
         result: Some(cueline_store::AuditResult::Refused),
         limit: 10,
         ..cueline_store::AuditFilter::default()

@@ -14,6 +14,7 @@ mod hostile_bodies;
 mod interleaved;
 mod large;
 mod limits;
+mod lists;
 mod logins;
 mod metrics;
 mod namespaces;

@@ -147,7 +147,7 @@ impl Fixture {
     /// The reasons of refused logins in the audit log, newest first.
     async fn refusals(&self) -> Vec<String> {
         let filter = AuditFilter {
-            action: Some("session.login".to_owned()),
+            actions: vec!["session.login".to_owned()],
             result: Some(AuditResult::Refused),
             limit: 100,
             ..AuditFilter::default()

@@ -72,12 +72,12 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         ("/jobs/%ff", 400, &[]),
         ("/jobs/apply", 405, &["GET"]),
         ("/jobs/none/pause", 405, &["GET"]),
-        ("/jobs?colour=red", 400, &["colour", "after, limit"]),
+        ("/jobs?colour=red", 400, &["colour", "sort, limit, after"]),
         ("/jobs?limit=0", 400, &["limit", "1 to 1000"]),
         ("/jobs?limit=1001", 400, &["limit", "1 to 1000"]),
         ("/jobs?limit=ten", 400, &["limit", "ten"]),
         ("/jobs?limit=1&limit=2", 400, &["limit", "more than once"]),
-        ("/jobs?after=a/b", 400, &["after", "not allowed"]),
+        ("/jobs?after=a/b", 400, &["after", "previous page"]),
         ("/jobs/none?x=1", 400, &["takes none"]),
         ("/jobs/none/next?n=0", 400, &["1 to 1000"]),
         (
@@ -97,7 +97,8 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         ("/runs/7", 404, &["no run 7"]),
         ("/runs/7/logs", 404, &["no run 7"]),
         ("/runs?state=done", 400, &["state", "succeeded"]),
-        ("/runs?before=x", 400, &["before"]),
+        ("/runs?before=x", 400, &["before", "unknown parameter"]),
+        ("/runs?after=x", 400, &["after", "previous page"]),
         (
             "/runs/7/logs?wait_ms=30001",
             400,
@@ -105,9 +106,9 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         ),
         ("/runs/7/logs?after=-1", 400, &["after"]),
         (
-            "/executors?group=a",
+            "/executors?colour=red",
             400,
-            &["group", "takes all_namespaces"],
+            &["colour", "takes name, group, state, all_namespaces"],
         ),
         ("/stats?x", 400, &["takes none"]),
     ] {

@@ -143,7 +143,7 @@ async fn keys_are_listed_revoked_and_allowed_again() {
     );
     let key = WorkerKey::from_seed([1; 32]).public();
     assert_eq!(first["keys"][0]["key"], key.to_string());
-    let after = first["next"].as_i64().expect("there are more");
+    let after = first["next"].as_str().expect("there are more");
     let rest = server
         .get(&format!("/worker-keys?after={after}"))
         .await

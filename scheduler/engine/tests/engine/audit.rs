@@ -70,7 +70,7 @@ async fn a_message_that_triggers_a_job_is_its_actor() {
     }
     assert_eq!(engine.carry_out_requests().await.expect("carries out"), 2);
     let filter = AuditFilter {
-        action: Some("job.trigger".to_owned()),
+        actions: vec!["job.trigger".to_owned()],
         limit: 9,
         ..AuditFilter::default()
     };

@@ -2,6 +2,7 @@
 
 use cueline_engine::EngineOptions;
 use cueline_model::JobName;
+use cueline_store::Order;
 use serde_json::json;
 
 use crate::fixture::{Fixture, actor};
@@ -19,7 +20,10 @@ async fn versions_of_deleted_jobs_are_kept_as_long_as_the_audit_log() {
     let deleted = fixture.real().delete_job(&job, &actor("ann")).await;
     deleted.expect("deletes");
     let versions = async || {
-        let found = fixture.real().job_versions(&job, None, 10).await;
+        let found = fixture
+            .real()
+            .job_versions(&job, Order::Descending, None, 10)
+            .await;
         found.expect("lists").len()
     };
     fixture.clock.advance(60_000);

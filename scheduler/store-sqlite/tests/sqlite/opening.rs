@@ -174,7 +174,7 @@ async fn a_restored_store_has_no_session_and_an_entry_about_it() {
     let found = store.session(session, 600_000).await;
     assert_eq!(found.expect("answers"), None);
     let filter = AuditFilter {
-        action: Some("store.restore".to_owned()),
+        actions: vec!["store.restore".to_owned()],
         limit: 9,
         ..AuditFilter::default()
     };

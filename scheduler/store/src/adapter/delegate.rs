@@ -21,7 +21,7 @@ macro_rules! with_store_methods {
             read dispatching_attempts(jobs: &[JobId]) -> Vec<AttemptId>: "list attempts that are being published";
             read job(name: &JobName) -> JobSummary: "read a job";
             read definitions(ids: &[JobId]) -> Vec<Arc<Job>>: "read job definitions";
-            read jobs(namespace: Option<&Namespace>, after: Option<&JobName>, limit: usize) -> Vec<JobSummary>: "list jobs";
+            read list_jobs(filter: &JobFilter) -> JobList: "list jobs";
             write fire_due(request: FireDueRequest, planner: &dyn Planner) -> FiredRuns: "fire due jobs";
             write claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<ClaimedRun>: "claim waiting runs";
             read next_due_at() -> Option<Timestamp>: "find the next due time";
@@ -39,7 +39,7 @@ macro_rules! with_store_methods {
             read executors() -> Vec<Executor>: "list executors";
             write forget_executors(executors: &[(ExecutorId, Timestamp)]) -> Vec<ExecutorId>: "forget executors";
             write insert_dead_letters(letters: &[NewDeadLetter]) -> u64: "store dead letters";
-            read dead_letters(namespace: Option<&Namespace>, before: Option<i64>, limit: usize) -> Vec<DeadLetter>: "list dead letters";
+            read list_dead_letters(filter: &DeadLetterFilter) -> Vec<DeadLetter>: "list dead letters";
             read dead_letters_by_id(ids: &[i64]) -> Vec<DeadLetter>: "read dead letters";
             write delete_dead_letters(namespace: Option<&Namespace>, ids: &[i64], by: &Actor) -> u64: "delete dead letters";
             write create_enrolment_token(token: &NewEnrolmentToken) -> bool: "create an enrolment token";
@@ -50,7 +50,7 @@ macro_rules! with_store_methods {
             read worker_keys(changed_after: i64, limit: usize) -> WorkerKeysPage: "list the keys of workers";
             write set_worker_key(executor: &ExecutorId, key_id: &str, state: WorkerKeyState, by: &Actor) -> bool: "change the key of a worker";
             read run(run: RunId) -> RunDetail: "read a run";
-            read runs(filter: &RunFilter) -> Vec<Run>: "list runs";
+            read list_runs(filter: &RunFilter) -> RunList: "list runs";
             read log_lines(run: RunId, after: i64, limit: usize) -> Vec<StoredLogLine>: "read a run's log";
             read ledger(job: &JobName, from: Timestamp, to: Timestamp, limit: usize) -> Vec<LedgerEntry>: "read the ledger";
             read stats() -> StoreStats: "count jobs and runs";

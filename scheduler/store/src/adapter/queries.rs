@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use cueline_model::{RunId, RunState, Timestamp};
+use cueline_model::{RunState, Timestamp};
 
 use super::convert::{run_state, to_u32, to_u64};
 use super::definitions::{JobsById, job_of};
-use crate::{DeadLetter, JobSummary, Run, StoreError, StoreStats, TimelineEntry};
+use super::run_list::IdRange;
+use crate::{DeadLetter, JobSummary, Order, Run, StoreError, StoreStats, TimelineEntry};
 
 /// A listed job: id, version, next fire time.
 pub type JobRow = (i64, i64, Option<i64>);
@@ -102,30 +103,36 @@ pub fn dead_letter(row: DeadLetterRow) -> DeadLetter {
     }
 }
 
-/// Selects the runs of a listing.
+/// Selects runs of jobs.
 #[derive(Debug, Clone, Copy)]
-pub struct NewestRuns<'a> {
+pub struct RunsOfJobs<'a> {
     /// Of these jobs.
     pub jobs: &'a [i64],
     /// In one of these states; empty for all states.
     pub states: &'a [RunState],
-    /// With an id below this one.
-    pub before: i64,
+    /// With these ids.
+    pub ids: IdRange,
+    /// The direction of the search.
+    pub order: Order,
     /// Only runs that have started or ended.
     pub begun: bool,
     /// The most ids to return.
     pub limit: usize,
+    /// The most blocks of ids to search.
+    pub max_blocks: usize,
 }
 
-impl<'a> NewestRuns<'a> {
-    /// All runs of these jobs.
-    pub const fn of(jobs: &'a [i64], limit: usize) -> Self {
+impl<'a> RunsOfJobs<'a> {
+    /// The newest runs of these jobs.
+    pub const fn newest(jobs: &'a [i64], limit: usize) -> Self {
         Self {
             jobs,
             states: &[],
-            before: i64::MAX,
+            ids: IdRange::ALL,
+            order: Order::Descending,
             begun: false,
             limit,
+            max_blocks: usize::MAX,
         }
     }
 
@@ -133,12 +140,16 @@ impl<'a> NewestRuns<'a> {
     pub const fn last_begun(job: &'a [i64]) -> Self {
         Self {
             begun: true,
-            ..Self::of(job, 1)
+            ..Self::newest(job, 1)
         }
     }
+}
 
-    /// The value for the field `before`: the id of `run`, or no limit.
-    pub fn before(run: Option<RunId>) -> i64 {
-        run.map_or(i64::MAX, |run| run.0)
-    }
+/// Runs of jobs that were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FoundRuns {
+    /// Their ids, in the order of the search.
+    pub ids: Vec<i64>,
+    /// The id to which the search got, if it ended early. There may be further runs behind it.
+    pub searched_to: Option<i64>,
 }

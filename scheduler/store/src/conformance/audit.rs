@@ -7,7 +7,7 @@ use super::fixture::{Fixture, actor, ask, by_hand, each_second, executor, name, 
 use crate::{
     AuditEntry, AuditFilter, AuditResult, EnrolOutcome, ErrorKind, JobVersion, KeyOrigin,
     MAX_AUDIT_VALUE_BYTES, MAX_JOB_VERSIONS, NewAuditEntry, NewDeadLetter, NewEnrolmentToken,
-    NewWorkerKey, TriggerRequest, WorkerKeyState,
+    NewWorkerKey, Order, TriggerRequest, WorkerKeyState,
 };
 
 async fn list(fixture: &Fixture, filter: &AuditFilter) -> Vec<AuditEntry> {
@@ -95,7 +95,10 @@ async fn set_enabled(fixture: &Fixture, job: &str, enabled: bool) {
 
 /// The versions of a job, newest first.
 async fn versions(fixture: &Fixture, job: &str) -> Vec<JobVersion> {
-    let found = fixture.store.job_versions(&name(job), None, 10_000).await;
+    let found = fixture
+        .store
+        .job_versions(&name(job), Order::Descending, None, 10_000)
+        .await;
     found.expect("lists")
 }
 
@@ -350,7 +353,9 @@ pub async fn calls_without_an_effect_leave_no_entry(fixture: &Fixture) {
     assert!(new.is_empty(), "{new:#?}");
     assert_eq!(versions(fixture, "a").await, before);
     refused(
-        store.job_versions(&name("b"), None, 9).await,
+        store
+            .job_versions(&name("b"), Order::Descending, None, 9)
+            .await,
         ErrorKind::NotFound,
         "b",
     );
@@ -365,7 +370,7 @@ pub async fn each_of_many_applied_jobs_has_an_entry_and_a_version(fixture: &Fixt
     }
     fixture.apply(&specs).await;
     let filter = |action: &str| AuditFilter {
-        action: Some(action.to_owned()),
+        actions: vec![action.to_owned()],
         ..any()
     };
     let created = list(fixture, &filter("job.create")).await;
@@ -415,28 +420,24 @@ pub async fn entries_are_filtered(fixture: &Fixture) {
     };
     assert_eq!(found(|_| {}).await, [0, 1, 2, 3, 4]);
     assert_eq!(
-        found(|f| f.actor = Some("token of bob".to_owned())).await,
+        found(|f| f.actors = vec!["token of bob".to_owned()]).await,
         [2, 3]
     );
     assert_eq!(
-        found(|f| f.action = Some("job.pause".to_owned())).await,
+        found(|f| f.actions = vec!["job.pause".to_owned()]).await,
         [0, 3]
     );
     assert_eq!(
-        found(|f| f.action = Some("job".to_owned())).await,
+        found(|f| f.actions = vec!["job".to_owned()]).await,
         [0, 1, 3]
     );
-    assert_eq!(found(|f| f.object = Some("a".to_owned())).await, [0, 1, 4]);
-    assert_eq!(
-        found(|f| f.object = Some(String::new())).await,
-        [0, 1, 2, 3, 4]
-    );
+    assert_eq!(found(|f| f.objects = vec!["a".to_owned()]).await, [0, 1, 4]);
     assert_eq!(found(|f| f.namespace = Some(name("billing"))).await, [3]);
     assert_eq!(found(|f| f.result = Some(AuditResult::Refused)).await, [2]);
     assert_eq!(
         found(|f| {
-            f.actor = Some("user ann".to_owned());
-            f.action = Some("job.pause".to_owned());
+            f.actors = vec!["user ann".to_owned()];
+            f.actions = vec!["job.pause".to_owned()];
         })
         .await,
         [0]
@@ -454,8 +455,8 @@ pub async fn entries_are_found_by_time(fixture: &Fixture) {
     }
     let objects = async |from: Option<u64>, to: Option<u64>| {
         let filter = AuditFilter {
-            from: from.map(at),
-            to: to.map(at),
+            since: from.map(at),
+            until: to.map(at),
             ..any()
         };
         let found = list(fixture, &filter).await;
@@ -478,17 +479,17 @@ pub async fn entries_are_paged(fixture: &Fixture) {
         .collect();
     fixture.store.record(&entries).await.expect("writes");
     fixture.store.record(&[]).await.expect("writes nothing");
-    let (mut seen, mut before) = (Vec::new(), None);
+    let (mut seen, mut after) = (Vec::new(), None);
     loop {
         let filter = AuditFilter {
-            before,
+            after,
             limit: 10,
             ..AuditFilter::default()
         };
         let page = list(fixture, &filter).await;
         assert!(page.len() <= 10);
         let Some(last) = page.last() else { break };
-        before = Some(last.id);
+        after = Some(last.id);
         seen.extend(page.into_iter().map(|entry| entry.entry));
     }
     seen.reverse();
@@ -576,7 +577,10 @@ pub async fn versions_of_a_job_are_kept(fixture: &Fixture) {
     assert_eq!(paused.enabled, Some(false));
     let current = fixture.store.job(&name("a")).await.expect("exists");
     assert_eq!(current.job.version, 3);
-    let older = fixture.store.job_versions(&name("a"), Some(3), 1).await;
+    let older = fixture
+        .store
+        .job_versions(&name("a"), Order::Descending, Some(3), 1)
+        .await;
     let older: Vec<u64> = older.expect("lists").iter().map(|v| v.version).collect();
     assert_eq!(older, [2]);
 }

@@ -19,6 +19,7 @@ mod fixture;
 pub mod follow_ups;
 pub mod idempotency;
 pub mod jobs;
+pub mod lists;
 pub mod logs;
 pub mod maintenance;
 pub mod newer_rows;
@@ -27,8 +28,10 @@ pub mod preconditions;
 pub mod queries;
 pub mod quotas;
 pub mod random_calls;
+pub mod record_lists;
 pub mod reports;
 pub mod sessions;
+pub mod stopped_jobs;
 pub mod triggers;
 pub mod worker_keys;
 
@@ -46,9 +49,10 @@ macro_rules! store_conformance {
                 startup_jobs_run_once_per_start, unknown_node_cannot_claim, a_store_has_an_id;
             jobs: apply_reports_each_job, dry_run_changes_nothing, apply_is_all_or_nothing,
                 parents_must_exist, cycles_are_refused, edit_withdraws_runs_ahead_of_their_fire_time,
-                edit_releases_waiting_runs, pause_ends_waiting_runs, pause_and_resume_are_versions, pause_keeps_what_it_does_not_know, an_unreadable_job_can_be_paused_and_deleted,
-                pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted, dispatching_attempts_are_listed,
+                edit_releases_waiting_runs, dispatching_attempts_are_listed,
                 definitions_of_deleted_jobs_remain, jobs_are_listed_by_name, jobs_are_listed_by_namespace, a_job_stays_in_its_namespace, missing_jobs_are_named;
+            stopped_jobs: pause_ends_waiting_runs, pause_and_resume_are_versions, pause_keeps_what_it_does_not_know, an_unreadable_job_can_be_paused_and_deleted,
+                pause_by_edit_ends_waiting_runs, apply_does_not_resume, delete_keeps_runs_and_frees_the_name, parent_cannot_be_deleted;
             fire_due: due_jobs_fire_once, enough_runs_end_a_transaction, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, held_jobs_stay_due, turns_count_runs, paused_jobs_do_not_fire,
                 shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
@@ -107,6 +111,9 @@ macro_rules! store_conformance {
             queries: a_run_has_all_its_fields, runs_are_filtered_and_paged, runs_are_listed_by_namespace, summaries_show_last_and_day, ledger_accounts_for_each_fire_time,
                 ledger_of_shards, ledger_of_fixed_delay, stats_count_jobs_and_live_runs,
                 the_oldest_queued_attempt_of_each_executor_is_found, pools_stay_within_their_limits;
+            lists: jobs_are_listed_by_every_filter, jobs_without_a_next_fire_time_come_last, a_list_of_jobs_goes_on_while_jobs_change,
+                runs_are_listed_by_every_filter, runs_are_found_by_the_time_of_their_creation, a_rare_match_ends_a_page_early;
+            record_lists: dead_letters_are_listed_by_every_filter, entries_are_listed_in_both_directions, versions_are_listed_in_both_directions;
             changes: new_runs_are_read_once, new_runs_are_read_in_parts, runs_written_by_several_nodes_are_read_once,
                 runs_of_an_older_day_are_new_runs, changed_runs_are_those_in_another_state_or_attempt, deleted_runs_are_named, live_runs_are_listed_newest_first,
                 each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
@@ -160,11 +167,13 @@ mod tests {
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
             include_str!("sessions.rs"),
+            include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("follow_ups.rs"),
             include_str!("idempotency.rs"),
             include_str!("jobs.rs"),
+            include_str!("lists.rs"),
             include_str!("logs.rs"),
             include_str!("newer_rows.rs"),
             include_str!("nodes.rs"),
@@ -172,6 +181,7 @@ mod tests {
             include_str!("queries.rs"),
             include_str!("quotas.rs"),
             include_str!("random_calls.rs"),
+            include_str!("record_lists.rs"),
             include_str!("triggers.rs"),
             include_str!("maintenance.rs"),
             include_str!("worker_keys.rs"),

@@ -25,7 +25,7 @@ async fn make_newer(fixture: &Fixture) {
 /// The grants in the value before, of the last entry of this action.
 async fn grants_before(fixture: &Fixture, action: &str) -> Value {
     let filter = AuditFilter {
-        action: Some(action.to_owned()),
+        actions: vec![action.to_owned()],
         limit: 1,
         ..AuditFilter::default()
     };

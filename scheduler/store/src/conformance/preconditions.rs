@@ -5,7 +5,7 @@ use cueline_model::{Actor, JobId, JobName};
 use super::account_steps::{by, create, user};
 use super::fixture::{Fixture, actor, ask, by_hand, name, refused};
 use crate::{
-    AuditFilter, Change, ErrorKind, JobPreconditions, Precondition, Revision, StoreError,
+    AuditFilter, Change, ErrorKind, JobPreconditions, Order, Precondition, Revision, StoreError,
     TriggerRequest, UserChange,
 };
 
@@ -30,8 +30,11 @@ async fn revision(fixture: &Fixture, job: &str) -> Revision {
 }
 
 async fn versions(fixture: &Fixture, job: &str) -> usize {
-    let found = fixture.store.job_versions(&name(job), None, 100).await;
-    found.expect("lists").len()
+    let job = name(job);
+    let found = fixture
+        .store
+        .job_versions(&job, Order::Descending, None, 100);
+    found.await.expect("lists").len()
 }
 
 async fn entries(fixture: &Fixture) -> usize {

@@ -10,7 +10,8 @@ use super::fixture::{
     mark, name, report, runs_at,
 };
 use crate::{
-    AttemptReport, FireDueRequest, LedgerEntry, Plan, PlannedRun, Planner, RunFilter, SkippedFires,
+    AttemptReport, FireDueRequest, JobFilter, LedgerEntry, Plan, PlannedRun, Planner, RunFilter,
+    SkippedFires,
 };
 
 /// All columns of a run from its fire time to its end.
@@ -94,15 +95,15 @@ pub async fn runs_are_filtered_and_paged(fixture: &Fixture) {
     assert_eq!(ids(fixture, filter.clone()).await, everything);
     let mut page = filter.clone();
     page.limit = 3;
-    page.before = Some(everything[2]);
+    page.after = Some(everything[2]);
     assert_eq!(ids(fixture, page).await, everything[3..6]);
     let mut a = filter.clone();
-    a.job = Some(name("a"));
+    a.jobs = vec![name("a")];
     assert_eq!(ids(fixture, a.clone()).await, of_a(&all));
-    a.before = Some(of_a(&all)[0]);
+    a.after = Some(of_a(&all)[0]);
     a.limit = 2;
     assert_eq!(ids(fixture, a.clone()).await, of_a(&all)[1..3]);
-    a.before = None;
+    a.after = None;
     a.states = vec![RunState::Failed, RunState::Scheduled];
     assert_eq!(
         ids(fixture, a).await,
@@ -122,7 +123,7 @@ pub async fn runs_are_filtered_and_paged(fixture: &Fixture) {
         .await
         .expect("deletes");
     let b = RunFilter {
-        job: Some(name("b")),
+        jobs: vec![name("b")],
         limit: 100,
         ..RunFilter::default()
     };
@@ -189,7 +190,11 @@ pub async fn summaries_show_last_and_day(fixture: &Fixture) {
         "one of them was before"
     );
     assert_eq!(summary.next_fire, fixture.next_fire("a").await);
-    let listed = fixture.store.jobs(None, None, 10).await.expect("lists");
+    let filter = JobFilter {
+        limit: 10,
+        ..JobFilter::default()
+    };
+    let listed = fixture.store.list_jobs(&filter).await.expect("lists").jobs;
     assert_eq!(listed[0], summary);
     assert_eq!(listed[1].last, None);
     assert!(listed[1].day.is_empty());

@@ -72,7 +72,7 @@ pub async fn changes_of_quotas_are_in_the_audit_log(fixture: &Fixture) {
         set(fixture, &team(), &quotas).await;
     }
     let filter = crate::AuditFilter {
-        action: Some("quota".to_owned()),
+        actions: vec!["quota".to_owned()],
         limit: 10,
         ..crate::AuditFilter::default()
     };
@@ -173,8 +173,13 @@ pub async fn max_jobs_is_exact_under_concurrent_applies(fixture: &Fixture) {
         }
     }
     assert_eq!(accepted, 5);
-    let jobs = fixture.store.jobs(Some(&team()), None, 100).await;
-    assert_eq!(jobs.expect("lists").len(), 5);
+    let filter = crate::JobFilter {
+        namespace: Some(team()),
+        limit: 100,
+        ..crate::JobFilter::default()
+    };
+    let found = fixture.store.list_jobs(&filter).await.expect("lists");
+    assert_eq!(found.jobs.len(), 5);
 }
 
 /// The numbers of a namespace: its jobs, and its runs that have not started.

@@ -56,6 +56,15 @@ impl Grant {
         }
     }
 
+    /// The whole of what the grant covers.
+    fn scope(&self) -> Scope {
+        match (&self.namespace, &self.group) {
+            (_, Some(group)) => Scope::Group(group.clone()),
+            (Some(namespace), None) => Scope::Namespace(namespace.clone()),
+            (None, None) => Scope::Cluster,
+        }
+    }
+
     /// Whether the grant counts anywhere in the namespace.
     fn reaches(&self, namespace: &Namespace) -> bool {
         match (&self.namespace, &self.group) {
@@ -128,6 +137,20 @@ impl Access {
         granted(&self.grants) && self.within.as_deref().is_none_or(granted)
     }
 
+    /// Where `right` is granted. What is in none of these scopes is not.
+    pub fn scopes(&self, right: Right) -> Vec<Scope> {
+        let grants = self.grants.iter().chain(self.within.iter().flatten());
+        let mut scopes = Vec::new();
+        for grant in grants.filter(|grant| grant.includes(right)) {
+            let scope = grant.scope();
+            // Of two grants that bound each other, the narrower one counts.
+            if self.allows(right, &scope) && !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
+        }
+        scopes
+    }
+
     /// Whether `right` is granted anywhere. A list answers with what is allowed of it then; otherwise it is refused.
     pub fn allows_somewhere(&self, right: Right) -> bool {
         let granted = |grants: &[Grant]| grants.iter().any(|grant| grant.includes(right));
@@ -193,6 +216,27 @@ mod tests {
         assert!(!own.allows(Right::Read, &Scope::Namespace(namespace("other"))));
         assert!(!own.allows(Right::Operate, &whole));
         assert!(!own.allows(Right::Read, &Scope::Cluster));
+    }
+
+    #[test]
+    fn the_scopes_of_a_right_are_those_where_token_and_owner_have_it() {
+        let own = vec![
+            grant(Some("default"), None, Role::Viewer),
+            grant(None, Some("team-a/x"), Role::Viewer),
+        ];
+        let owner = vec![
+            grant(None, Some("billing"), Role::Viewer),
+            grant(Some("team-a"), None, Role::Viewer),
+        ];
+        let token = Access::of_token(own, owner);
+        let expected = [
+            Scope::Group(group("team-a/x")),
+            Scope::Group(group("billing")),
+        ];
+        assert_eq!(token.scopes(Right::Read), expected);
+        assert_eq!(token.scopes(Right::EditJobs), []);
+        let all = Access::everything();
+        assert_eq!(all.scopes(Right::Read), [Scope::Cluster]);
     }
 
     #[test]

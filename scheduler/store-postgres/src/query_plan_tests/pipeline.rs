@@ -1,0 +1,318 @@
+//! Statements that fire, dispatch and end runs, and delete them at last.
+
+use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
+use crate::partitions::Day;
+use crate::{
+    cancel, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs, log_lines,
+    maintenance, new_runs, runs, trigger, waiting_runs,
+};
+
+#[tokio::test]
+async fn claims_use_their_indexes() {
+    let s = fixture().await;
+    let far = START_MS + 100 * DAY_MS;
+    s.check(fire_due::DUE, "job_due_next", |q| q.bind(far).bind(10_i64))
+        .await;
+    s.check(fire_due::ADVANCE, "job_due_pkey", |q| {
+        q.bind(vec![1_i64; 50])
+            .bind(vec![2_i64; 50])
+            .bind(vec![3_i64; 50])
+    })
+    .await;
+    s.check(claim::CLAIM, "run_live_waiting", |q| {
+        q.bind(far).bind(10_i64).bind(s.node.0)
+    })
+    .await;
+    let text = s.plan(claim::NEXT_DUE, |q| q.bind(START_MS)).await;
+    for part in ["job_due_next", "run_live_waiting", "SubPlan"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let (ids, low, high) = s.some();
+    s.check(claim::READ, "run_270305_pkey", |q| {
+        q.bind(&ids).bind(low).bind(high)
+    })
+    .await;
+    let text = s.plan(fire_due::DUE, |q| q.bind(far).bind(10_i64)).await;
+    assert!(!text.contains("Sort"), "{text}");
+    let text = s
+        .plan(claim::CLAIM, |q| q.bind(far).bind(10_i64).bind(1_i64))
+        .await;
+    assert!(!text.contains("Sort"), "{text}");
+}
+
+#[tokio::test]
+async fn dispatch_uses_the_primary_key() {
+    let s = fixture().await;
+    let (ids, low, high) = s.some();
+    let ones = vec![1_i32; ids.len()];
+    let names = vec!["e1"; ids.len()];
+    s.check(dispatch::BEGIN, "run_live_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(vec![1_i64; ids.len()])
+            .bind(&ones)
+            .bind(vec!["e1"])
+            .bind(s.node.0)
+            .bind(1_i64)
+    })
+    .await;
+    s.check(dispatch::CHANGED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(vec![1_i64; ids.len()]).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::ACCEPTED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(&names).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::CONFIRM, "run_live_pkey", |q| {
+        q.bind(&ids).bind(1_i32).bind(1_i64)
+    })
+    .await;
+    s.check(dispatch::RELEASE, "run_live_pkey", |q| {
+        q.bind(&ids).bind(1_i32).bind(s.node.0).bind(Some(1_i64))
+    })
+    .await;
+    s.check(dispatch::JOBS_OF_RELEASED, "run_live_pkey", |q| {
+        q.bind(&ids).bind(s.node.0)
+    })
+    .await;
+    s.check(dispatch::END_RELEASED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(s.node.0)
+            .bind(1_i64)
+            .bind("x")
+            .bind(low)
+            .bind(high)
+    })
+    .await;
+    s.check(dispatch::END_STOPPED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(1_i64)
+            .bind("x")
+            .bind(low)
+            .bind(high)
+    })
+    .await;
+    s.check(dispatch::RECLAIM, "run_live_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(s.node.0)
+    })
+    .await;
+}
+
+/// These plans must be right for all values, and without statistics.
+#[tokio::test]
+async fn generic_plans_use_their_indexes() {
+    let analyzed = fixture().await;
+    let (new, ..) = loaded(JOBS).await;
+    // A plan that was made for a table of one row is also used when there are many.
+    let (one, server, name) = loaded(1).await;
+    server.sql(&name, "VACUUM ANALYZE").expect("analyzes");
+    for s in [analyzed, new, one] {
+        for (sql, index, parameters) in [
+            (dispatch::BEGIN, "using run_live_pkey", 7),
+            (dispatch::CHANGED, "using run_live_pkey", 3),
+            (dispatch::CONFIRM, "using run_live_pkey", 3),
+            (trigger::LOCK_JOB, "Index Cond: (name = $1)", 3),
+            (trigger::LOCK_JOB, "using job_due_pkey", 3),
+            (trigger::FIND_KEY, "using trigger_key_pkey", 2),
+            (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
+            (trigger::WRITE, "using job_due_pkey", 23),
+        ] {
+            let text = s.plan_of_all(sql, parameters).await;
+            assert!(
+                text.contains(index),
+                "no {index} in the plan of {sql}\n{text}"
+            );
+            for bad in ["Seq Scan", "Join", "Nested Loop"] {
+                assert!(!text.contains(bad), "{bad} in the plan of {sql}\n{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn reports_use_the_primary_key() {
+    let s = fixture().await;
+    let (ids, low, high) = s.some();
+    let n = ids.len();
+    let ones = vec![1_i32; n];
+    for facts in [ingest::SNAPSHOTS, ingest::SNAPSHOTS_LOCKED] {
+        s.check(facts, "run_live_pkey", |q| q.bind(&ids)).await;
+    }
+    s.check(ingest::SNAPSHOTS_OF_ENDED, "run_270305_pkey", |q| {
+        q.bind(&ids)
+    })
+    .await;
+    s.check(ingest::START, "run_live_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(vec![1_i64; n]).bind(1_i64)
+    })
+    .await;
+    s.check(ingest::NEXT_ATTEMPT, "run_live_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(&ones)
+            .bind(&ones)
+            .bind(&ones)
+            .bind(vec![1_i64; n])
+            .bind(vec![1_i64; n])
+            .bind(&ones)
+            .bind(vec!["x"; n])
+    })
+    .await;
+    for index in ["run_live_pkey", "run_270305_pkey"] {
+        s.check(ingest::END, index, |q| {
+            q.bind(&ids)
+                .bind(&ones)
+                .bind(vec![10_i16; n])
+                .bind(vec![1_i64; n])
+                .bind(vec![1_i64; n])
+                .bind(&ones)
+                .bind(vec!["x"; n])
+                .bind(vec!["x"; n])
+                .bind(low)
+                .bind(high)
+        })
+        .await;
+    }
+    s.check(ingest::INSERT_EVENTS, "run_event_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(&ones)
+            .bind(vec!["x"; n])
+            .bind(vec!["x"; n])
+            .bind(1_i64)
+            .bind(low)
+            .bind(high)
+            .bind(vec!["x"; n])
+            .bind(vec!["x"; n])
+    })
+    .await;
+    s.check(ingest::EXECUTORS_OF_EARLIER, "run_event_270305_pkey", |q| {
+        q.bind(&ids).bind(&ones).bind(low).bind(high)
+    })
+    .await;
+    s.check(log_lines::READ, "run_log_270305_pkey", |q| {
+        q.bind(low).bind(0_i64).bind(9_i64)
+    })
+    .await;
+}
+
+/// Runs of a batch lie close together. While a day has no statistics, the planner expects hardly any row within their
+/// bounds. It would then compare each run with each of these rows.
+#[tokio::test]
+async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
+    let (s, ..) = loaded(2_000).await;
+    let ids = &s.live;
+    let (low, high) = crate::columns::id_range(ids.iter().copied());
+    let n = ids.len();
+    let ones = vec![1_i32; n];
+    let end = s.plan(ingest::END, |q| {
+        q.bind(ids)
+            .bind(&ones)
+            .bind(vec![10_i16; n])
+            .bind(vec![1_i64; n])
+            .bind(vec![1_i64; n])
+            .bind(&ones)
+            .bind(vec!["x"; n])
+            .bind(vec!["x"; n])
+            .bind(low)
+            .bind(high)
+    });
+    let read = s.plan(claim::READ, |q| q.bind(ids).bind(low).bind(high));
+    let runs = s.plan(runs::BY_ID, |q| q.bind(ids));
+    let ended = s.plan(ingest::SNAPSHOTS_OF_ENDED, |q| q.bind(ids));
+    for text in [end.await, read.await, runs.await, ended.await] {
+        assert!(!text.contains("Join Filter"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn follow_ups_use_their_indexes() {
+    let s = fixture().await;
+    let (ids, _, high) = s.some();
+    let (first, end) = Day::of_run(high).ids();
+    s.check(follow_ups::LOCK_JOBS, "job_due_pkey", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    s.check(follow_ups::IDLE, "run_live_delays_next_fire", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    s.check(follow_ups::SET_NEXT_FIRE, "job_due_pkey", |q| {
+        q.bind(vec![1_i64]).bind(vec![1_i64])
+    })
+    .await;
+    s.check(follow_ups::SUCCEEDED_FIRES, "run_270305_fire", |q| {
+        q.bind(&ids).bind(first).bind(end - 1)
+    })
+    .await;
+    s.check(follow_ups::CHILDREN, "job_children", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    s.check(trigger::RUNS_OF_REQUEST, "run_270305_fire", |q| {
+        q.bind(high).bind(1_i64).bind(first).bind(end)
+    })
+    .await;
+    let n = ids.len();
+    s.check(new_runs::WRITTEN, "run_270305_fire", |q| {
+        q.bind(&ids)
+            .bind(&ids)
+            .bind(&ids)
+            .bind(vec![0_i16; n])
+            .bind(vec![0_i32; n])
+            .bind(first)
+            .bind(end - 1)
+    })
+    .await;
+    s.check(jobs::DISPATCHING, "run_live_job", |q| q.bind(vec![1_i64]))
+        .await;
+    let now = START_MS;
+    s.check(cancel::END, "run_live_pkey", |q| {
+        q.bind(high).bind(now).bind("x")
+    })
+    .await;
+    let text = s
+        .plan(waiting_runs::END, |q| {
+            q.bind(vec![1_i64]).bind(now).bind("x")
+        })
+        .await;
+    assert!(
+        text.contains("run_live_job") && !text.contains("Seq Scan on run"),
+        "{text}"
+    );
+    let text = s
+        .plan(waiting_runs::DELETE_AHEAD, |q| {
+            q.bind(vec![1_i64]).bind(now)
+        })
+        .await;
+    assert!(
+        text.contains("run_live_job") && !text.contains("Seq Scan on run"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn retention_uses_indexes() {
+    let s = fixture().await;
+    let (_, _, high) = s.some();
+    let (first, end) = Day::of_run(high).ids();
+    s.check(maintenance::EXPIRED, "run_270305_pkey", |q| {
+        q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
+    })
+    .await;
+    s.check(drop_day::CHECK_WINDOW, "run_270305_pkey", |q| {
+        q.bind(first).bind(end).bind(1_i64).bind(50_i64)
+    })
+    .await;
+    for index in ["run_270305_pkey", "run_live_pkey"] {
+        s.check(drop_day::NEWEST, index, |q| q.bind(first).bind(end))
+            .await;
+    }
+    s.check(drop_day::DELETE_KEYS, "trigger_key_run", |q| {
+        q.bind(first).bind(end).bind(50_i64)
+    })
+    .await;
+}
