@@ -698,7 +698,7 @@ async fn the_audit_log_uses_its_indexes() {
     })
     .await;
     // Of the jobs that ever had the name, only the last one before is read.
-    for part in ["job_version_pkey", "job_ever_named", "(id < j.id)"] {
+    for part in ["job_version_pkey", "job_ever_named", "(id < "] {
         s.check(audit::FORGET_VERSIONS, part, |q| q.bind(vec![1_i64, 2]))
             .await;
     }

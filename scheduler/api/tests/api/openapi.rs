@@ -93,29 +93,26 @@ fn the_committed_document_is_the_generated_one() {
 /// The routes in the text of the router, as `(path, method)`.
 fn routes() -> BTreeSet<(String, String)> {
     let mut routes = BTreeSet::new();
-    // The first router is nested below `/api/v1`.
-    let (api, others) = ROUTER
-        .split_once("let routes = Router::new()")
-        .expect("the router of the other paths");
-    for (prefix, text) in [("/api/v1", api), ("", others)] {
-        for route in text.split(".route(").skip(1) {
-            let mut parts = route.splitn(3, '"');
-            let path = parts.nth(1).expect("a path");
-            let handlers = parts.next().expect("handlers");
-            let path = match (prefix, path) {
-                ("/api/v1", "/") => "/api/v1".to_owned(),
-                (prefix, path) => format!("{prefix}{path}"),
-            };
-            for method in ["get", "post", "put", "patch", "delete"] {
-                let call = format!("{method}(");
-                let mut calls = handlers.match_indices(&call);
-                let is_call = calls.any(|(at, _)| {
-                    let before = handlers[..at].chars().next_back();
-                    before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
-                });
-                if is_call {
-                    routes.insert((path.clone(), method.to_owned()));
-                }
+    for route in ROUTER.split(".route(").skip(1) {
+        let mut parts = route.splitn(3, '"');
+        let path = parts.nth(1).expect("a path");
+        let handlers = parts.next().expect("handlers");
+        let path = match path {
+            "/livez" | "/readyz" | "/metrics" => path.to_owned(),
+            whole if whole.starts_with("/api/") => whole.to_owned(),
+            // The others are nested.
+            "/" => "/api/v1".to_owned(),
+            other => format!("/api/v1{other}"),
+        };
+        for method in ["get", "post", "put", "patch", "delete"] {
+            let call = format!("{method}(");
+            let mut calls = handlers.match_indices(&call);
+            let is_call = calls.any(|(at, _)| {
+                let before = handlers[..at].chars().next_back();
+                before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
+            });
+            if is_call {
+                routes.insert((path.clone(), method.to_owned()));
             }
         }
     }
