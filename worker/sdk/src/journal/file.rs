@@ -21,8 +21,8 @@ use super::waiting::{DELETE_UNUSED_TRIGGERS, Waiting};
 use super::{lock, open};
 use crate::identity::RunKey;
 
-/// 32 MiB of pages, in KiB (`SQLite` takes a negative number as KiB). Enough for the entries of some minutes and the
-/// triggers that wait, so that a write seldom reads pages first. The memory is taken as pages are used.
+/// 32 MiB of pages, in KiB (`SQLite` takes a negative number as KiB). So the pages of the latest entries stay in memory
+/// until later states are written. The memory is taken as pages are used.
 const CACHE_SIZE: &str = "-32768";
 /// The write-ahead log is copied back once it has 16 MiB. Most pages of triggers are written and freed before that, and
 /// pages of entries are written several times. Each is copied once.

@@ -22,7 +22,7 @@ pub(super) const DELETE_UNUSED_TRIGGERS: &str = "
 pub(super) struct Waiting(HashMap<i64, u32>);
 
 /// The trigger of an accepted entry.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct NewTrigger<'e> {
     pub(super) key: i64,
     pub(super) attempt: u32,
@@ -30,7 +30,7 @@ pub(super) struct NewTrigger<'e> {
 }
 
 /// What a write of entries changes in the table. A key is in one of the lists at most.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct WaitingChanges<'e> {
     /// Their attempts move on.
     pub(super) removed: Vec<i64>,

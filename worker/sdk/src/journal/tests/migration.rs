@@ -1,7 +1,10 @@
 //! Files of earlier versions.
 
+use std::collections::BTreeMap;
+
 use super::{entry, known, refusal, run_sql};
-use crate::journal::{EntryState, Journal};
+use crate::journal::entry::EntryState;
+use crate::journal::file::Journal;
 
 /// A journal of version 1, with an entry in each state. Its triggers are in the table of the entries.
 const VERSION_1: &str = r#"
@@ -62,7 +65,7 @@ async fn a_journal_of_version_1_is_migrated_with_all_entries() {
         assert_eq!(reported.state, EntryState::Reported);
         assert_eq!(reported.outcome.as_deref(), Some("\"4:1\""));
         assert_eq!(journal.reported, 1);
-        assert_eq!(journal.waiting.attempts(), [(1, 2)].into());
+        assert_eq!(journal.waiting.attempts(), BTreeMap::from([(1, 2)]));
         let version = "SELECT user_version FROM pragma_user_version";
         assert_eq!(number(&mut journal, version).await, 2);
         let columns = "SELECT count(*) FROM pragma_table_info('entry') WHERE name = 'trigger'";

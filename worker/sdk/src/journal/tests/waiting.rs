@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use sqlx::AssertSqlSafe;
 
 use super::{entry, run_sql};
-use crate::journal::{Entry, EntryState, Journal};
+use crate::journal::entry::{Entry, EntryState};
+use crate::journal::file::Journal;
 
 fn accepted(run: i64, attempt: u32, trigger: impl Into<Bytes>) -> Entry {
     Entry {
@@ -76,7 +77,7 @@ async fn an_attempt_that_starts_in_the_write_that_accepts_it_has_no_row() {
     ];
     journal.write(&entries).await.expect("write");
     assert_eq!(rows(&mut journal).await, [row(2, "two")]);
-    assert_eq!(journal.waiting.attempts(), [(2, 1)].into());
+    assert_eq!(journal.waiting.attempts(), BTreeMap::from([(2, 1)]));
 }
 
 /// More than one statement writes at once, in numbers that are no powers of two.
@@ -98,7 +99,7 @@ async fn many_attempts_wait_and_move_on_together() {
         .collect();
     journal.write(&started).await.expect("write");
     assert_eq!(rows(&mut journal).await, [row(2_500, "trigger 2500")]);
-    assert_eq!(journal.waiting.attempts(), [(2_500, 1)].into());
+    assert_eq!(journal.waiting.attempts(), BTreeMap::from([(2_500, 1)]));
 }
 
 #[tokio::test]
@@ -109,7 +110,7 @@ async fn waiting_attempts_move_on_after_a_restart() {
     journal.write(&before).await.expect("write");
     drop(journal);
     let mut journal = Journal::open(directory.path()).await.expect("open again");
-    assert_eq!(journal.waiting.attempts(), [(1, 4), (2, 1)].into());
+    assert_eq!(journal.waiting.attempts(), BTreeMap::from([(1, 4), (2, 1)]));
     assert_eq!(journal.unreported().await.expect("read"), before);
     // The first is of an older attempt.
     for entry in [
@@ -119,7 +120,7 @@ async fn waiting_attempts_move_on_after_a_restart() {
         journal.write(&[entry]).await.expect("write");
     }
     assert_eq!(rows(&mut journal).await, [row(1, "one")]);
-    assert_eq!(journal.waiting.attempts(), [(1, 4)].into());
+    assert_eq!(journal.waiting.attempts(), BTreeMap::from([(1, 4)]));
 }
 
 #[tokio::test]
@@ -133,7 +134,7 @@ async fn triggers_of_attempts_that_do_not_wait_are_deleted_when_the_file_is_open
     run_sql(directory.path(), unused.to_owned()).await;
     let mut journal = Journal::open(directory.path()).await.expect("open again");
     assert_eq!(rows(&mut journal).await, [row(2, "two")]);
-    assert_eq!(journal.waiting.attempts(), [(2, 1)].into());
+    assert_eq!(journal.waiting.attempts(), BTreeMap::from([(2, 1)]));
 }
 
 #[tokio::test]
@@ -182,7 +183,7 @@ async fn a_write_that_finds_no_room_changes_neither_table_and_works_later() {
         assert!(error.to_string().contains("full"), "{error}");
         assert_eq!(rows(&mut journal).await, [row(1, "one"), row(2, "two")]);
         assert_eq!(journal.unreported().await.expect("read"), before);
-        assert_eq!(journal.waiting.attempts(), [(1, 1), (2, 1)].into());
+        assert_eq!(journal.waiting.attempts(), BTreeMap::from([(1, 1), (2, 1)]));
     }
     limit_pages(&mut journal, 1 << 20).await;
     journal.write(&batch).await.expect("write");
@@ -190,7 +191,7 @@ async fn a_write_that_finds_no_room_changes_neither_table_and_works_later() {
     assert_eq!(unreported, [started, large, newer]);
     let keys: Vec<i64> = rows(&mut journal).await.iter().map(|row| row.0).collect();
     assert_eq!(keys, [2, 3]);
-    assert_eq!(journal.waiting.attempts(), [(2, 2), (3, 1)].into());
+    assert_eq!(journal.waiting.attempts(), BTreeMap::from([(2, 2), (3, 1)]));
 }
 
 /// An entry: attempt, state, and the only byte of its trigger.
