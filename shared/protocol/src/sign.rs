@@ -214,11 +214,12 @@ impl SignedBatch {
     /// none.
     fn of(message: &[u8], signature: &TriggerSignature) -> Option<Self> {
         // The signed bytes end with a brace. `sign_all` put the signature field in its place.
-        let before = message.strip_suffix(signature.ending().as_slice())?;
+        let before = signature.strip_from(message)?;
+        let parts = signature.parts()?;
         Some(Self {
-            signature: signature.batch()?,
-            root: signature.root(merkle::leaf(&[before, b"}"]))?,
-            size: signature.size(),
+            signature: parts.batch,
+            root: parts.root(merkle::leaf(&[before, b"}"]))?,
+            size: parts.size,
         })
     }
 }

@@ -9,59 +9,69 @@ use crate::merkle::{HASH_BYTES, Hash, root_by_path};
 /// The length of an Ed25519 signature.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
 
+/// What stands before the text of the field, and after it.
+const BEFORE: &[u8] = b",\"signature\":\"";
+const AFTER: &[u8] = b"\"}";
+
 /// Proves that a scheduler has signed a trigger, together with the others of its batch.
 ///
 /// The schedulers' key signs the root of a hash tree over the messages of the batch. The trigger has its place in the
 /// tree and the hashes that lead from it to the root. See [`crate::sign`].
+///
+/// It is one text in base64. Its bytes are the number of triggers in the batch and the place of this one from 0, both as
+/// 16 bits with the high byte first; the Ed25519 signature of the batch; and the hashes beside the way to the root, one
+/// after the other. A batch of one has no hashes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TriggerSignature {
-    /// The Ed25519 signature of the batch, in base64. All its triggers have the same one.
-    batch: String,
+#[serde(transparent)]
+pub struct TriggerSignature(String);
+
+/// The parts of a signature.
+pub(crate) struct SignatureParts {
     /// The number of triggers in the batch.
-    size: u16,
-    /// The place of the trigger in the batch, from 0.
+    pub(crate) size: u16,
     place: u16,
-    /// The hashes beside the way to the root, one after the other, in base64. Empty in a batch of one.
-    path: String,
+    /// The signature of the batch. All its triggers have the same one.
+    pub(crate) batch: [u8; SIGNATURE_BYTES],
+    path: Vec<Hash>,
 }
 
 impl TriggerSignature {
     pub(crate) fn new(batch: &[u8; SIGNATURE_BYTES], size: u16, place: u16, path: &[Hash]) -> Self {
-        Self {
-            batch: BASE64.encode(batch),
-            size,
-            place,
-            path: BASE64.encode(path.as_flattened()),
-        }
+        let (size, place) = (size.to_be_bytes(), place.to_be_bytes());
+        let bytes = [&size[..], &place, batch, path.as_flattened()].concat();
+        Self(BASE64.encode(bytes))
     }
 
-    /// The number of triggers in the batch.
-    pub(crate) const fn size(&self) -> u16 {
-        self.size
-    }
-
-    /// The signature of the batch. `None` if the text is no signature.
-    pub(crate) fn batch(&self) -> Option<[u8; SIGNATURE_BYTES]> {
-        BASE64.decode(&self.batch).ok()?.try_into().ok()
-    }
-
-    /// The root of the tree with this leaf. `None` if place, size and path do not fit each other.
-    pub(crate) fn root(&self, leaf: Hash) -> Option<Hash> {
-        let path = BASE64.decode(&self.path).ok()?;
-        let (path, rest) = path.as_chunks::<HASH_BYTES>();
-        if !rest.is_empty() {
-            return None;
-        }
-        root_by_path(leaf, self.place.into(), self.size.into(), path)
+    /// The parts. `None` if the text is no signature.
+    pub(crate) fn parts(&self) -> Option<SignatureParts> {
+        let bytes = BASE64.decode(&self.0).ok()?;
+        let (size, rest) = bytes.split_first_chunk()?;
+        let (place, rest) = rest.split_first_chunk()?;
+        let (batch, rest) = rest.split_first_chunk()?;
+        let (path, rest) = rest.as_chunks::<HASH_BYTES>();
+        rest.is_empty().then(|| SignatureParts {
+            size: u16::from_be_bytes(*size),
+            place: u16::from_be_bytes(*place),
+            batch: *batch,
+            path: path.to_vec(),
+        })
     }
 
     /// The end of a signed message: it stands in the place of the closing brace that was signed.
     pub(crate) fn ending(&self) -> Vec<u8> {
-        let mut ending = b",\"signature\":".to_vec();
-        let fields = serde_json::to_vec(self)
-            .expect("signatures have string keys only, so writing them cannot fail");
-        ending.extend(fields);
-        ending.push(b'}');
-        ending
+        [BEFORE, self.0.as_bytes(), AFTER].concat()
+    }
+
+    /// What stands before the signature, if the message ends with it.
+    pub(crate) fn strip_from<'m>(&self, message: &'m [u8]) -> Option<&'m [u8]> {
+        let rest = message.strip_suffix(AFTER)?;
+        rest.strip_suffix(self.0.as_bytes())?.strip_suffix(BEFORE)
+    }
+}
+
+impl SignatureParts {
+    /// The root of the tree with this leaf. `None` if place, size and path do not fit each other.
+    pub(crate) fn root(&self, leaf: Hash) -> Option<Hash> {
+        root_by_path(leaf, self.place.into(), self.size.into(), &self.path)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use cueline_model::handler::ShellSpec;
 use cueline_model::{
     Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, SecretName, Shard,
@@ -161,9 +163,15 @@ fn triggers(count: usize) -> Vec<Trigger> {
 }
 
 /// The signature field of a message.
-fn signature_of(message: &[u8]) -> Value {
+fn signature_of(message: &[u8]) -> String {
     let whole: Value = serde_json::from_slice(message).expect("JSON");
-    whole["signature"].clone()
+    whole["signature"].as_str().expect("a text").to_owned()
+}
+
+/// The signature of the batch in a message.
+fn batch_of(message: &[u8]) -> Vec<u8> {
+    let bytes = BASE64.decode(signature_of(message)).expect("base64");
+    bytes[4..68].to_vec()
 }
 
 /// The message without its signature, and its signature.
@@ -192,9 +200,7 @@ fn triggers_of_one_executor_share_signatures() {
     let of = |group: &str| {
         let messages = messages.iter().zip(&all);
         let own = messages.filter(|(_, t)| t.group.as_str() == group);
-        let mut batches: Vec<String> = own
-            .map(|(message, _)| signature_of(message)["batch"].to_string())
-            .collect();
+        let mut batches: Vec<Vec<u8>> = own.map(|(message, _)| batch_of(message)).collect();
         batches.sort();
         batches.dedup();
         batches.len()
@@ -270,26 +276,29 @@ proptest! {
         }
     }
 
-    /// Every number and text of the signature itself.
+    /// Each byte of the signature itself, its length and its text.
     #[test]
     fn a_changed_signature_is_refused(
         count in 2..=MAX_BATCH,
         one in any::<prop::sample::Index>(),
-        number in any::<u16>(),
+        at in any::<prop::sample::Index>(),
+        to in any::<u8>(),
+        cut in 1..100_usize,
         text in "[A-Za-z0-9+/]{0,300}",
     ) {
         let mut all = triggers(count);
         let messages = key().sign_all(&mut all);
         let message = String::from_utf8(messages[one.index(count)].clone()).expect("UTF-8");
         let signature = signature_of(message.as_bytes());
-        for (field, value) in [
-            ("size", Value::from(number)),
-            ("place", Value::from(number)),
-            ("path", Value::from(text.clone())),
-            ("batch", Value::from(text.clone())),
-        ] {
-            let was = format!("\"{field}\":{}", signature[field]);
-            let changed = message.replace(&was, &format!("\"{field}\":{value}"));
+        let genuine = BASE64.decode(&signature).expect("base64");
+        let mut changed = genuine.clone();
+        let at = at.index(changed.len());
+        changed[at] = to;
+        let longer = [&genuine[..], &[to; 32]].concat();
+        let shorter = &genuine[..genuine.len().saturating_sub(cut)];
+        let texts = [&changed[..], &longer, shorter].map(|bytes| BASE64.encode(bytes));
+        for text in texts.iter().chain([&text]) {
+            let changed = message.replace(&signature, text);
             if changed != message {
                 prop_assert_eq!(verify(&changed), Err(SignError::Mismatch(1)), "{}", changed);
             }

@@ -224,7 +224,7 @@ fn inventions(genuine: &str, key: &SigningKey, large: usize) -> Result<Vec<Forge
     let mut unsigned = trigger.clone();
     unsigned["run"] = (run + 1_000_000).into();
     let signature = unsigned["signature"].take();
-    ensure!(signature.is_object(), "it was not signed: {genuine}");
+    ensure!(signature.is_string(), "it was not signed: {genuine}");
     unsigned
         .as_object_mut()
         .context("an object")?

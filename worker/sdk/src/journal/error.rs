@@ -75,6 +75,6 @@ pub enum UnusableJournal {
     )]
     OtherProgram,
     /// A newer program made it.
-    #[error("it has version {0}, this program knows version {VERSION}; use a newer program")]
+    #[error("it has version {0}, this program knows versions up to {VERSION}; use a newer program")]
     Newer(i64),
 }

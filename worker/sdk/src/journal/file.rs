@@ -16,11 +16,20 @@ use sqlx::{
 use super::entry::LeaseRecord;
 use super::error::JournalError;
 use super::keys::{DELETE_UNUSED_STORES, StoreNumbers};
+use super::statements::RowsStatement;
+use super::waiting::{DELETE_UNUSED_TRIGGERS, Waiting};
 use super::{lock, open};
 use crate::identity::RunKey;
 
-/// The most entries that one statement writes.
-pub(super) const MAX_ROWS: usize = 1_024;
+/// 32 MiB of pages, in KiB (`SQLite` takes a negative number as KiB). So the pages of the latest entries stay in memory
+/// until later states are written. The memory is taken as pages are used.
+const CACHE_SIZE: &str = "-32768";
+/// The write-ahead log is copied back once it has 16 MiB. Most pages of triggers are written and freed before that, and
+/// pages of entries are written several times. Each is copied once.
+const AUTOCHECKPOINT_PAGES: &str = "4000";
+/// After a large transaction, such as that of a restart with many waiting attempts, the write-ahead log is truncated to
+/// this size.
+const JOURNAL_SIZE_LIMIT: &str = "67108864";
 
 /// An open journal. The state directory stays locked until it is dropped.
 #[derive(Debug)]
@@ -28,8 +37,10 @@ pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
     /// The thread of the connection has ended, or is about to. A further statement may wait for ever.
     pub(super) has_ended: bool,
-    /// The statements that write 1, 2, 4 … [`MAX_ROWS`] entries, so that `SQLite` prepares few different ones.
-    pub(super) statements: [Option<std::sync::Arc<str>>; MAX_ROWS.ilog2() as usize + 1],
+    pub(super) insert_entries: RowsStatement,
+    pub(super) insert_triggers: RowsStatement,
+    /// The attempts whose triggers are in the file.
+    pub(super) waiting: Waiting,
     /// The most reported entries that there may be. They are counted when the journal is opened. Each write adds those
     /// that it reports, although one may replace the reported entry of an earlier attempt.
     pub(super) reported: u64,
@@ -57,18 +68,24 @@ impl Journal {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(Duration::from_secs(5))
             .pragma("temp_store", "memory")
+            .pragma("cache_size", CACHE_SIZE)
+            .pragma("wal_autocheckpoint", AUTOCHECKPOINT_PAGES)
+            .pragma("journal_size_limit", JOURNAL_SIZE_LIMIT)
             .thread_name(|number| format!("journal-{number}"))
             .disable_statement_logging();
         let mut connection = open::connect(&options)
             .await
             .map_err(|why| JournalError::Unusable { path, why })?;
         let (stores, forgotten) = load_stores(&mut connection).await?;
+        let waiting = load_waiting(&mut connection).await?;
         let mut journal = Self {
             connection,
             has_ended: false,
             stores,
             forgotten,
-            statements: std::array::from_fn(|_| None),
+            insert_entries: RowsStatement::entries(),
+            insert_triggers: RowsStatement::triggers(),
+            waiting,
             reported: 0,
             lease: None,
             _lock: lock,
@@ -159,4 +176,19 @@ async fn load_stores(
     });
     let numbers = StoreNumbers::new(numbers.collect::<Result<_, _>>()?);
     Ok((numbers, forgotten))
+}
+
+/// Reads which attempts have a trigger in the file. Deletes triggers of others.
+async fn load_waiting(connection: &mut SqliteConnection) -> Result<Waiting, JournalError> {
+    sqlx::query(DELETE_UNUSED_TRIGGERS)
+        .execute(&mut *connection)
+        .await
+        .map_err(JournalError::database("prune"))?;
+    // The order of the join: there may be many more entries.
+    let rows: Vec<(i64, u32)> =
+        sqlx::query_as("SELECT key, attempt FROM waiting CROSS JOIN entry USING (key)")
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(JournalError::database("read"))?;
+    Ok(Waiting::new(rows))
 }

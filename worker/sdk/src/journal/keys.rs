@@ -4,6 +4,8 @@
 //! and store as columns of the key, the standalone server would fire a fifth less. The journal therefore numbers the
 //! stores of its entries. The numbers mean nothing outside of the file.
 
+use std::fmt::Write as _;
+
 use cueline_model::{RunId, StoreId};
 
 use crate::identity::RunKey;
@@ -92,6 +94,18 @@ impl StoreNumbers {
     pub(super) fn mark_written(&mut self) {
         self.written = self.numbers.len();
     }
+}
+
+/// The keys as an array of JSON, so that one parameter of a statement has them all.
+pub(super) fn json_array(keys: impl Iterator<Item = i64>) -> String {
+    let mut text = String::from("[");
+    for (i, key) in keys.enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{key}");
+    }
+    text.push(']');
+    text
 }
 
 #[cfg(test)]

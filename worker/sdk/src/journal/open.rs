@@ -1,12 +1,12 @@
-//! Opens the journal's file. A file that is not a journal is left unchanged.
+//! Opens the journal's file, and migrates one of an earlier version. A file that is not a journal is left unchanged.
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 use super::error::UnusableJournal;
-use super::schema::{APPLICATION_ID, SCHEMA, VERSION};
+use super::schema::{APPLICATION_ID, MOVE_TRIGGERS, SCHEMA, VERSION, WAITING};
 
-/// Opens the file. A new file becomes an empty journal.
+/// Opens the file. A new file becomes an empty journal. One of version 1 keeps its entries.
 pub(super) async fn connect(
     options: &SqliteConnectOptions,
 ) -> Result<SqliteConnection, UnusableJournal> {
@@ -31,16 +31,20 @@ async fn prepare(connection: &mut SqliteConnection) -> Result<(), UnusableJourna
     if !is_new && id != APPLICATION_ID {
         return Err(UnusableJournal::OtherProgram);
     }
-    if !is_new && version != VERSION {
+    if !is_new && !(1..=VERSION).contains(&version) {
         return Err(UnusableJournal::Newer(version));
     }
     sqlx::query("PRAGMA journal_mode = WAL")
         .execute(&mut *connection)
         .await?;
-    if is_new {
-        let make = format!(
-            "BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT"
-        );
+    if is_new || version < VERSION {
+        let steps = if is_new {
+            format!("{SCHEMA} {WAITING} PRAGMA application_id = {APPLICATION_ID};")
+        } else {
+            format!("{WAITING} {MOVE_TRIGGERS}")
+        };
+        // If a step fails, the caller closes the connection, which rolls back.
+        let make = format!("BEGIN IMMEDIATE; {steps} PRAGMA user_version = {VERSION}; COMMIT");
         sqlx::raw_sql(AssertSqlSafe(make))
             .execute(connection)
             .await?;

@@ -1,7 +1,6 @@
 //! Reads entries.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
 use cueline_model::{JobName, Session};
 use sqlx::Row as _;
@@ -10,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use super::entry::{Entry, LeaseRecord};
 use super::error::JournalError;
 use super::file::Journal;
-use super::keys::StoreNumbers;
+use super::keys::{StoreNumbers, json_array};
 use crate::identity::{AttemptKey, RunKey};
 
 /// An entry as [`Journal::known`] reads it: key, attempt, state, seq, at, job, fire, outcome.
@@ -65,11 +64,12 @@ impl Journal {
             .collect()
     }
 
-    /// All entries that are not reported yet, in the order of acceptance.
+    /// All entries that are not reported yet, in the order of acceptance. Those that wait have their triggers.
     pub(crate) async fn unreported(&mut self) -> Result<Vec<Entry>, JournalError> {
         sqlx::query(
-            "SELECT key, attempt, state, seq, at, job, fire, trigger, outcome FROM entry
-             WHERE state < 3 ORDER BY seq",
+            "SELECT entry.key, attempt, state, seq, at, job, fire, trigger, outcome
+             FROM entry LEFT JOIN waiting ON waiting.key = entry.key AND entry.state = 0
+             WHERE entry.state < 3 ORDER BY seq",
         )
         .fetch_all(&mut self.connection)
         .await
@@ -122,15 +122,4 @@ fn attempt_key(stores: &StoreNumbers, key: i64, attempt: u32) -> Result<AttemptK
     let run = stores.run(key);
     let run = run.ok_or_else(|| JournalError::Corrupt(format!("store of entry {key}")))?;
     Ok(AttemptKey { run, attempt })
-}
-
-fn json_array(numbers: impl Iterator<Item = i64>) -> String {
-    let mut text = String::from("[");
-    for (i, number) in numbers.enumerate() {
-        let comma = if i == 0 { "" } else { "," };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{comma}{number}");
-    }
-    text.push(']');
-    text
 }

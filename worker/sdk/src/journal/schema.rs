@@ -4,9 +4,9 @@
 pub(super) const APPLICATION_ID: i64 = 0x4375_654a;
 
 /// Version of the schema.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
-/// See [`keys`](super::keys) for the keys of entries.
+/// All tables but [`WAITING`]. See [`keys`](super::keys) for the keys of entries.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE store (
         number    INTEGER PRIMARY KEY,
@@ -21,7 +21,6 @@ pub(super) const SCHEMA: &str = "
         at      INTEGER NOT NULL,
         job     TEXT,
         fire    INTEGER,
-        trigger BLOB,
         outcome TEXT
     ) STRICT;
     CREATE INDEX entry_reported ON entry (at) WHERE state = 3;
@@ -32,3 +31,15 @@ pub(super) const SCHEMA: &str = "
         boot    TEXT NOT NULL,
         session INTEGER NOT NULL
     ) STRICT;";
+
+/// The triggers of accepted entries, see [`waiting`](super::waiting).
+pub(super) const WAITING: &str = "
+    CREATE TABLE waiting (
+        key     INTEGER PRIMARY KEY,
+        trigger BLOB NOT NULL
+    ) STRICT;";
+
+/// In version 1 the triggers were in the table of the entries.
+pub(super) const MOVE_TRIGGERS: &str = "
+    INSERT INTO waiting (key, trigger) SELECT key, trigger FROM entry WHERE state = 0 AND trigger IS NOT NULL;
+    ALTER TABLE entry DROP COLUMN trigger;";

@@ -1,10 +1,15 @@
 //! The journal on a real disk.
 
+mod migration;
+mod waiting;
+
+use std::path::Path;
+
 use bytes::Bytes;
 use cueline_model::{AttemptId, RunId, Session, StoreId};
 use cueline_test_support::SqliteThreads;
-use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
 use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
@@ -274,18 +279,24 @@ async fn one_worker_at_a_time_uses_a_state_directory() {
     Journal::open(directory.path()).await.expect("free again");
 }
 
-/// The error of opening a file that these statements have made. The file has to stay unchanged.
-async fn refusal(sql: &'static str) -> String {
-    let directory = tempfile::tempdir().expect("directory");
-    let path = directory.path().join("journal.db");
+/// Runs these statements on the journal's file, which is made if there is none.
+async fn run_sql(directory: &Path, sql: String) {
     let mut other = SqliteConnectOptions::new()
-        .filename(&path)
+        .filename(directory.join("journal.db"))
         .create_if_missing(true)
         .connect()
         .await
         .expect("a database");
-    sqlx::raw_sql(sql).execute(&mut other).await.expect("made");
+    let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut other).await;
+    done.expect("done");
     sqlx::Connection::close(other).await.expect("closed");
+}
+
+/// The error of opening a file that these statements have made. The file has to stay unchanged.
+async fn refusal(sql: impl Into<String>) -> String {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("journal.db");
+    run_sql(directory.path(), sql.into()).await;
     let before = std::fs::read(&path).expect("readable");
     let error = Journal::open(directory.path()).await.expect_err("refused");
     let after = std::fs::read(&path).expect("readable");

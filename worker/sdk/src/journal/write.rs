@@ -1,29 +1,14 @@
 //! Writes entries.
 
-use std::sync::Arc;
-
 use cueline_model::JobName;
 use sqlx::{AssertSqlSafe, Sqlite};
 
 use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
-use super::file::{Journal, MAX_ROWS, execute};
-
-const VALUES: &str = "(?,?,?,?,?,?,?,?,?)";
-
-/// `excluded` is the new row. An entry only moves forward, so a repeated or older write changes nothing. A write
-/// without a job, fire or outcome keeps the one that is there.
-const UPSERT: &str = "
-     ON CONFLICT (key) DO UPDATE SET
-         seq     = iif(excluded.attempt > attempt, excluded.seq, seq),
-         job     = coalesce(excluded.job, job),
-         fire    = coalesce(excluded.fire, fire),
-         outcome = iif(excluded.attempt > attempt, excluded.outcome, coalesce(excluded.outcome, outcome)),
-         trigger = excluded.trigger,
-         at      = excluded.at,
-         state   = excluded.state,
-         attempt = excluded.attempt
-     WHERE excluded.attempt > attempt OR (excluded.attempt = attempt AND excluded.state > state)";
+use super::file::{Journal, execute};
+use super::keys::json_array;
+use super::statements::{DELETE_TRIGGERS, MAX_ROWS};
+use super::waiting::{NewTrigger, WaitingChanges};
 
 impl Journal {
     /// Writes the lease together with the next entries. So it costs no disk sync of its own.
@@ -40,18 +25,22 @@ impl Journal {
         for entry in entries {
             self.stores.key_or_add(entry.key.run);
         }
-        let is_one_statement =
-            entries.len() <= MAX_ROWS && self.lease.is_none() && self.stores.unwritten().is_empty();
+        let changes = self.waiting.changes(entries, &self.stores);
+        let is_one_statement = entries.len() <= MAX_ROWS
+            && changes.is_empty()
+            && self.lease.is_none()
+            && self.stores.unwritten().is_empty();
         let written = if is_one_statement {
             // A single statement is a transaction of its own.
             self.write_chunk(entries).await
         } else {
-            self.write_in_transaction(entries).await
+            self.write_in_transaction(entries, &changes).await
         };
         self.has_ended = matches!(written, Err(sqlx::Error::WorkerCrashed));
         written.map_err(JournalError::database("write"))?;
         self.lease = None;
         self.stores.mark_written();
+        self.waiting.apply(&changes);
         let is_reported = |entry: &&Entry| entry.state == EntryState::Reported;
         self.reported += entries.iter().filter(is_reported).count() as u64;
         Ok(())
@@ -59,10 +48,14 @@ impl Journal {
 
     /// Begins and ends the transaction by statements. On a full disk `SQLite` rolls back by itself. sqlx would still
     /// count its transaction as open, and no later one could begin.
-    async fn write_in_transaction(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
+    async fn write_in_transaction(
+        &mut self,
+        entries: &[Entry],
+        changes: &WaitingChanges<'_>,
+    ) -> Result<(), sqlx::Error> {
         let begin = sqlx::query::<Sqlite>("BEGIN IMMEDIATE");
         execute(&mut self.connection, begin).await?;
-        let written = self.write_all(entries).await;
+        let written = self.write_all(entries, changes).await;
         // A statement for a thread that is about to end may wait for ever.
         let is_alive = !matches!(written, Err(sqlx::Error::WorkerCrashed));
         if written.is_err() && is_alive {
@@ -72,12 +65,26 @@ impl Journal {
         written
     }
 
-    async fn write_all(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
+    async fn write_all(
+        &mut self,
+        entries: &[Entry],
+        changes: &WaitingChanges<'_>,
+    ) -> Result<(), sqlx::Error> {
         for (number, id) in self.stores.unwritten() {
             let insert = sqlx::query::<Sqlite>("INSERT INTO store (number, id) VALUES (?1, ?2)")
                 .bind(number)
                 .bind(id.0.to_be_bytes().to_vec());
             execute(&mut self.connection, insert).await?;
+        }
+        // New triggers take the pages of those that are removed.
+        for keys in changes.removed.chunks(MAX_ROWS) {
+            let keys = json_array(keys.iter().copied());
+            let delete = sqlx::query::<Sqlite>(DELETE_TRIGGERS).bind(keys);
+            execute(&mut self.connection, delete).await?;
+        }
+        // Before the entries, which show the triggers that are new.
+        for triggers in changes.added.chunks(MAX_ROWS) {
+            self.write_triggers(triggers).await?;
         }
         for chunk in entries.chunks(MAX_ROWS) {
             self.write_chunk(chunk).await?;
@@ -98,12 +105,26 @@ impl Journal {
         execute(&mut self.connection, commit).await.map(drop)
     }
 
+    async fn write_triggers(&mut self, triggers: &[NewTrigger<'_>]) -> Result<(), sqlx::Error> {
+        let rows = triggers.len().next_power_of_two();
+        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(self.insert_triggers.text(rows)));
+        // Rows without a key are left out.
+        let filling = std::iter::repeat_n(None, rows - triggers.len());
+        for new in triggers.iter().map(Some).chain(filling) {
+            query = query
+                .bind(new.map(|new| new.key))
+                .bind(new.map(|new| i64::from(new.attempt)))
+                .bind(new.map(|new| new.trigger));
+        }
+        execute(&mut self.connection, query).await.map(drop)
+    }
+
     async fn write_chunk(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
         let Some(last) = entries.last() else {
             return Ok(());
         };
         let rows = entries.len().next_power_of_two();
-        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(self.statement(rows)));
+        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(self.insert_entries.text(rows)));
         // The rest is filled with the last entry, because writing it again changes nothing.
         let filling = std::iter::repeat_n(last, rows - entries.len());
         for entry in entries.iter().chain(filling) {
@@ -115,20 +136,8 @@ impl Journal {
                 .bind(entry.at_ms)
                 .bind(entry.job.as_ref().map(JobName::as_str))
                 .bind(entry.fire)
-                .bind(entry.trigger.as_deref())
                 .bind(entry.outcome.as_deref());
         }
         execute(&mut self.connection, query).await.map(drop)
-    }
-
-    fn statement(&mut self, rows: usize) -> Arc<str> {
-        let statement = &mut self.statements[rows.ilog2() as usize];
-        let make = || {
-            let values = vec![VALUES; rows].join(",");
-            let insert =
-                "INSERT INTO entry (key, attempt, state, seq, at, job, fire, trigger, outcome)";
-            format!("{insert} VALUES {values} {UPSERT}").into()
-        };
-        statement.get_or_insert_with(make).clone()
     }
 }

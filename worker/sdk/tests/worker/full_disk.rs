@@ -9,7 +9,7 @@ use cueline_model::{Block, OutcomeKind};
 
 use crate::fixture::{Fixture, own_queue, run, trigger};
 
-/// A file system of 8 MiB, unmounted when dropped.
+/// A file system of 32 MiB, unmounted when dropped. The journal's write-ahead log may take 16 MiB of it.
 struct SmallFileSystem<'a>(&'a Path);
 
 impl<'a> SmallFileSystem<'a> {
@@ -17,7 +17,7 @@ impl<'a> SmallFileSystem<'a> {
         std::fs::create_dir_all(path).expect("directory");
         let mut mount = Command::new("mount");
         mount
-            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+            .args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"])
             .arg(path);
         let done = mount.output().is_ok_and(|o| o.status.success());
         done.then_some(Self(path))
@@ -47,7 +47,7 @@ async fn a_worker_with_a_full_disk_asks_for_no_triggers() {
     heartbeats.wait_for_draining(false).await;
 
     let filler = state.join("filler");
-    let _ = std::fs::write(&filler, vec![1_u8; 16 << 20]);
+    let _ = std::fs::write(&filler, vec![1_u8; 64 << 20]);
     let mut large = trigger(2, "noop", Block::Serial);
     large.params = Some("x".repeat(100_000));
     fixture.publish(&[large]).await;
@@ -73,7 +73,7 @@ async fn with_a_full_disk_nothing_is_acked_started_or_lost() {
 
     let filler = state.join("filler");
     // Fails once the disk is full.
-    let _ = std::fs::write(&filler, vec![1_u8; 16 << 20]);
+    let _ = std::fs::write(&filler, vec![1_u8; 64 << 20]);
     let rest: Vec<_> = (2..=200)
         .map(|n| trigger(n, "noop", Block::Parallel(9)))
         .collect();
