@@ -1,7 +1,7 @@
 //! Publishing and fetching at the limits of streams and consumers.
 
 use bytes::Bytes;
-use cueline_broker::{Driver, ErrorKind, Refusal, Settlement};
+use cueline_broker::{Driver, ErrorKind, QueueId, Refusal, Settlement};
 use cueline_broker_nats::{NatsOptions, StreamLimits};
 use cueline_test_servers::nats::Version;
 use cueline_test_support::{SOON, eventually};
@@ -9,12 +9,35 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::fixture::{
-    FETCH_WAIT, ack, connect, fetch_all, message, message_count, messages, numbers,
-    on_each_version, patient, publish, publish_one, settle, start, with_queue,
+    FETCH_WAIT, ack, connect, declare, fetch_all, message, message_count, messages, numbers,
+    on_each_version, patient, publish, publish_one, raw_client, settle, start, with_queue,
 };
 
 /// Without a report of the server, the driver looks a queue up again after this time.
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(30);
+
+/// A permission such as `cueline.request._._.*` is for one token. A slash in it must not look like a namespace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_with_one_token_for_its_job_names_no_namespace() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let driver = connect(&server).await;
+        declare(&driver, &QueueId::Requests).await;
+        let client = raw_client(&server).await;
+        for token in ["team-a%2Freport", "team-a/report", "team-a.report"] {
+            let subject = format!("cueline.request._._.{token}");
+            client.publish(subject, Bytes::new()).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        let fetched = fetch_all(&driver, &QueueId::Requests, 3).await;
+        let topics: Vec<&str> = fetched.iter().map(|d| d.topic.as_str()).collect();
+        assert_eq!(
+            topics,
+            ["team-a%2Freport", "team-a%2Freport", "team-a/report"]
+        );
+    })
+    .await;
+}
 
 /// At a delivery limit, the consumer would leave the message in the work queue for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
