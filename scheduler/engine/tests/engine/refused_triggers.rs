@@ -262,6 +262,31 @@ async fn a_trigger_moved_by_the_broker_or_a_drain_does_not_end_its_attempt() {
     assert_eq!(fixture.state(run).await, RunState::Failed);
 }
 
+/// In a rolling upgrade the executor's build may be the wrong one. Reconcile publishes the trigger again, at most ten times.
+#[tokio::test]
+async fn a_trigger_that_its_executors_build_cannot_read_does_not_end_its_attempt() {
+    let fixture = Fixture::new().await;
+    let (mut engine, mut e1, run) = queued_in(&fixture, json!({})).await;
+    let trigger = e1.accept().await.remove(0);
+    let genuine = letter(&e1.queue(), encode(&trigger));
+    let message = encode(&trigger);
+    let of_other_version = String::from_utf8(message.clone()).expect("UTF-8");
+    let of_other_version = of_other_version.replacen("\"v\":1", "\"v\":2", 1);
+    let shortened = &message[..message.len() / 2];
+    for unreadable in [of_other_version.as_bytes(), shortened] {
+        let reason = decode::<Trigger>(unreadable).expect_err("unreadable");
+        let refused = DeadLetter {
+            reason: reason.to_string(),
+            ..genuine.clone()
+        };
+        read(&fixture, &refused, &mut engine, &mut e1).await;
+        assert_eq!(fixture.state(run).await, RunState::Queued, "{reason}");
+    }
+    assert_eq!(stored_letters(&fixture).await, 2);
+    read(&fixture, &genuine, &mut engine, &mut e1).await;
+    assert_eq!(fixture.state(run).await, RunState::Failed);
+}
+
 #[tokio::test]
 async fn a_trigger_of_another_run_or_executor_ends_nothing() {
     let fixture = Fixture::new().await;
