@@ -18,7 +18,7 @@ use crate::origin::forged::Forged;
 use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
 use crate::origin::origins::Origins;
 use crate::queue_consumer::QueueConsumer;
-use crate::refused_messages::{LetterOrigin, RefusedMessages, key, log};
+use crate::refused_messages::{LetterOrigin, RefusedMessages, key, log, with_payload};
 
 pub(crate) struct DeadLetters {
     pub(crate) store: Arc<dyn Store>,
@@ -139,25 +139,31 @@ fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> New
         .map(LetterOrigin::executor)
         .unwrap_or_default();
     match &received.letter {
-        Ok(dead) => NewDeadLetter {
-            key,
-            queue: dead.queue.clone(),
-            topic: dead.topic.clone(),
-            reason: dead.reason.clone(),
-            origin,
-            namespace,
-            at: Timestamp::from_millis(dead.at_ms),
-            payload: dead.payload.to_vec(),
-        },
-        Err(e) => NewDeadLetter {
-            key,
-            queue: QueueId::Dead.to_string(),
-            topic: delivery.topic.clone(),
-            reason: format!("published to the dead-letter queue by another program: {e}"),
-            origin: None,
-            namespace: None,
-            at: now,
-            payload: delivery.payload.to_vec(),
-        },
+        Ok(dead) => {
+            let letter = NewDeadLetter {
+                key,
+                queue: dead.queue.clone(),
+                topic: dead.topic.clone(),
+                reason: dead.reason.clone(),
+                origin,
+                namespace,
+                at: Timestamp::from_millis(dead.at_ms),
+                payload: Vec::new(),
+            };
+            with_payload(letter, &dead.payload)
+        }
+        Err(e) => {
+            let letter = NewDeadLetter {
+                key,
+                queue: QueueId::Dead.to_string(),
+                topic: delivery.topic.clone(),
+                reason: format!("published to the dead-letter queue by another program: {e}"),
+                origin: None,
+                namespace: None,
+                at: now,
+                payload: Vec::new(),
+            };
+            with_payload(letter, &delivery.payload)
+        }
     }
 }

@@ -102,6 +102,20 @@ async fn results_count_with_the_seal_of_the_executor_that_has_the_attempt() {
     }
     assert_eq!(attack.counts().forged_reports, count);
 
+    // Nothing can replay it, so its beginning is enough.
+    let large = vec![b'x'; 100_000];
+    attack.fixture.put(&QueueId::Results, large).await;
+    tick(&mut attack.engine).await;
+    let letter = attack.fixture.dead_letters().await.pop();
+    let letter = letter.expect("a dead letter");
+    assert_eq!(letter.payload, vec![b'x'; 4_096]);
+    assert!(
+        letter.reason.contains("the first 4096 of 100000 bytes"),
+        "{}",
+        letter.reason
+    );
+    assert_eq!(attack.counts().forged_reports, count + 1);
+
     // The attacker's own seal: on a report in the name of the victim, and on one in its own name.
     for (report, why) in [
         (
