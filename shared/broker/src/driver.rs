@@ -135,8 +135,10 @@ pub struct QueueStats {
 pub struct SettledTo {
     /// All messages up to this one are settled.
     pub position: u64,
-    /// The newest message. It is lower than at an earlier look if the queue was created anew since.
+    /// The newest message that was ever in the queue. It never decreases within an incarnation.
     pub newest: u64,
+    /// Differs for each creation of the queue. A queue that was created anew has none of the earlier messages.
+    pub incarnation: i64,
 }
 
 impl QueueStats {
