@@ -156,7 +156,7 @@ pub(crate) fn with_payload(mut letter: NewDeadLetter, payload: &[u8]) -> NewDead
     letter
 }
 
-pub(crate) fn log(letter: &NewDeadLetter) {
+fn log(letter: &NewDeadLetter) {
     tracing::warn!(
         queue = %letter.queue,
         topic = %letter.topic,

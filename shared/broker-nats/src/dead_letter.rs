@@ -153,7 +153,6 @@ fn encoded(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<Bytes> {
         queue: text(QUEUE)?,
         topic: text(TOPIC)?,
         at_ms,
-        by_broker: false,
         payload: payload.clone(),
     };
     letter.encode().ok()

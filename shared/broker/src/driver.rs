@@ -102,6 +102,9 @@ pub struct Delivery {
     pub redelivered: bool,
     /// The number of deliveries, including this one, as far as the broker knows.
     pub deliveries: u32,
+    /// Whether the broker itself has moved the message to [`QueueId::Dead`], so that no receiver has refused it. The driver
+    /// knows it from what the product adds to a message. The payload never says so.
+    pub moved_by_broker: bool,
 }
 
 /// The settlement of a delivery.

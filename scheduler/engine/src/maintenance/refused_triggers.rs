@@ -170,7 +170,7 @@ impl RefusedTriggers {
         let letter = received.letter.as_ref().ok()?;
         let reason = letter.reason.as_str();
         let is_final = !reason.starts_with(NOT_ROUTED_AGAIN) && !reason.starts_with(UNREADABLE);
-        if letter.by_broker || !is_final {
+        if received.moved_by_broker || !is_final {
             return None;
         }
         let refused_by = received.origin.as_ref()?;

@@ -146,6 +146,7 @@ mod tests {
             payload: vec![0; bytes].into(),
             redelivered: false,
             deliveries: 1,
+            moved_by_broker: false,
         };
         for (bytes, expected) in [
             (MAX_BYTES + 1, 1),
