@@ -129,6 +129,7 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         drain_timeout: DRAIN_TIMEOUT,
         native: Handlers::from([("noop".to_owned(), noop.clone() as _)]),
         trust: trusted_keys(&args)?,
+        unverified_native: false,
         failover: Failover::After {
             fence_after: FENCE_AFTER,
             failover_after: FAILOVER_AFTER,

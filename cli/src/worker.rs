@@ -115,6 +115,7 @@ fn executor_options(config: &WorkerConfig, native: Native) -> Result<ExecutorOpt
         drain_timeout: config.drain_timeout,
         native,
         trust: config.verifying_keys()?,
+        unverified_native: false,
         failover: Failover::After {
             fence_after: config.fence_after,
             failover_after: Duration::from_millis(config.failover.failover_after.as_millis()),

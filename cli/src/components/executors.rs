@@ -89,6 +89,8 @@ pub(crate) struct ExecutorOptions {
     pub(crate) native: Native,
     /// The keys whose triggers they run.
     pub(crate) trust: VerifyingKeys,
+    /// Whether they run native handlers from unsigned triggers.
+    pub(crate) unverified_native: bool,
     /// The treatment of their work when their heartbeats stop.
     pub(crate) failover: Failover,
 }
@@ -121,8 +123,8 @@ impl Executors {
         Self::default()
     }
 
-    /// Starts an executor of a broker in this process, with its journal in `state_dir`. It seals nothing, and runs native
-    /// handlers from unsigned triggers. Returns whether it takes triggers.
+    /// Starts an executor of a broker in this process, with its journal in `state_dir`. It seals nothing. Returns whether it
+    /// takes triggers.
     pub(crate) fn start(
         &self,
         name: &ExecutorName,
@@ -177,11 +179,12 @@ impl Executors {
                     .failover_after(failover_after)
             }
         };
-        builder = match identity {
-            Some(identity) => builder.identity(identity),
-            // Its broker is in this process, and the schedulers leave native triggers unsigned.
-            None => builder.allow_unverified_native(),
-        };
+        if let Some(identity) = identity {
+            builder = builder.identity(identity);
+        }
+        if options.unverified_native {
+            builder = builder.allow_unverified_native();
+        }
         for (native, handler) in &options.native {
             builder = builder.native(native, handler.clone());
         }
@@ -264,4 +267,100 @@ async fn end_orphans(marker: String) -> Result<(), cueline_worker::BoxError> {
         );
     }
     Ok(())
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use cueline_broker::{BrokerOptions, DeadLetter, Outgoing, QueueId};
+    use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
+    use cueline_protocol::SigningKey;
+    use cueline_worker::{Context, Failure};
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const UNSIGNED: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":1,"group":"default","executor":"one","kind":"manual","fire_at":1800000000000,"shard":{"index":0,"total":1},"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","scope":"executor","backlog":1000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":4102444800000}"#;
+
+    fn options(work: Arc<dyn Handler>, unverified_native: bool) -> ExecutorOptions {
+        ExecutorOptions {
+            group: "default".parse().expect("a name"),
+            allow: Vec::new(),
+            allow_run_as: Vec::new(),
+            http: AddressPolicy::default(),
+            secrets: SecretSources::default(),
+            concurrency: 1,
+            drain_timeout: Duration::ZERO,
+            native: Native::from([("work".to_owned(), work)]),
+            trust: SigningKey::from_seed([1; 32]).verifying_keys(),
+            unverified_native,
+            failover: Failover::Never,
+        }
+    }
+
+    /// The reason of the first dead letter.
+    async fn refusal(broker: &Broker) -> String {
+        loop {
+            let fetched = broker
+                .fetch(&QueueId::Dead, 1, Duration::from_secs(1))
+                .await;
+            if let Some(letter) = fetched.expect("fetches").first() {
+                return DeadLetter::decode(&letter.payload)
+                    .expect("a letter")
+                    .reason;
+            }
+        }
+    }
+
+    /// Why an executor refuses an unsigned trigger of a native handler. `None` if it runs the handler.
+    async fn refusal_of_unsigned(unverified_native: bool) -> Option<String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("queue.db");
+        let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default()).await;
+        let broker = Broker::new(driver.expect("opens"), BrokerOptions::default());
+        let queue = QueueId::Executor {
+            group: "default".to_owned(),
+            executor: "one".to_owned(),
+        };
+        for queue in [&queue, &QueueId::Results, &QueueId::Dead] {
+            broker.declare(queue).await.expect("declares");
+        }
+        let (sender, mut ran) = mpsc::unbounded_channel();
+        let work = cueline_worker::from_fn(move |_: Context| {
+            let sender = sender.clone();
+            async move {
+                let _ = sender.send(());
+                Ok::<_, Failure>(())
+            }
+        });
+        let options = options(Arc::new(work), unverified_native);
+        let executors = Executors::new();
+        let name = "one".parse().expect("a name");
+        let started = executors.start(&name, &folder.path().join("one"), &options, &broker);
+        started.expect("starts");
+        let trigger = Outgoing {
+            queue,
+            topic: "report".to_owned(),
+            id: "1".to_owned(),
+            payload: UNSIGNED.into(),
+        };
+        let published = broker.publish(&[trigger]).await;
+        assert_eq!(published.expect("publishes"), [Ok(())]);
+        let decided = async {
+            tokio::select! {
+                Some(()) = ran.recv() => None,
+                reason = refusal(&broker) => Some(reason),
+            }
+        };
+        let decided = timeout(Duration::from_mins(1), decided).await;
+        executors.stop(Duration::ZERO).await;
+        decided.expect("it is decided")
+    }
+
+    #[tokio::test]
+    async fn an_executor_runs_unsigned_native_triggers_only_if_its_options_say_so() {
+        assert_eq!(refusal_of_unsigned(true).await, None);
+        let reason = refusal_of_unsigned(false).await.expect("a refusal");
+        assert!(reason.contains("is not signed"), "{reason}");
+    }
 }

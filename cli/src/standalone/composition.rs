@@ -91,6 +91,14 @@ impl CompositionOptions {
         self.broker.as_ref().is_some_and(|url| !url.is_embedded())
     }
 
+    /// Whether triggers of native handlers are signed, and verified by the executors.
+    ///
+    /// The queue in the data directory lies beside the signing key, so a signature would protect nothing there. The file
+    /// of another address may have another owner.
+    fn signs_native(&self) -> bool {
+        self.broker.is_some()
+    }
+
     fn executor_ids(&self) -> Vec<ExecutorId> {
         let id = |name: &ExecutorName| ExecutorId {
             group: self.group.clone(),
@@ -154,9 +162,8 @@ impl Composition {
             Some(_) => Origins::enrolled(store.clone()),
             None => Origins::InProcess,
         };
-        // The embedded queue lies beside the signing key, so a signature of native triggers would protect nothing.
         let engine_options = EngineOptions {
-            sign_native: keys.is_some(),
+            sign_native: options.signs_native(),
             ..options.engine.clone()
         };
         let signing = SigningKeys::from(data.key().clone());
@@ -174,6 +181,7 @@ impl Composition {
             drain_timeout: options.drain_timeout,
             native: options.native.clone(),
             trust: data.key().verifying_keys(),
+            unverified_native: !options.signs_native(),
             failover: options.failover(),
         };
         let mut workers = Vec::with_capacity(options.executors.len());
@@ -326,6 +334,19 @@ mod tests {
         };
         let sent = broker.announce(&channel, encode(&conflict).into());
         sent.await.expect("announces");
+    }
+
+    #[test]
+    fn only_the_queue_in_the_data_directory_has_unsigned_triggers() {
+        let group = "default".parse().expect("a name");
+        let own_queue = CompositionOptions::new(group, Vec::new());
+        assert!(!own_queue.signs_native());
+        let elsewhere = BrokerUrl::parse("embedded:/srv/queue.db").expect("an address");
+        let other = CompositionOptions {
+            broker: Some(elsewhere),
+            ..own_queue
+        };
+        assert!(other.signs_native());
     }
 
     #[tokio::test]

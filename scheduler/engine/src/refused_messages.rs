@@ -18,6 +18,13 @@ pub(crate) const BY_SCHEDULER: &str = "scheduler";
 /// The most bytes of messages in one transaction, unless a single message has more.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
+/// The most bytes that are kept of a message whose sender is unknown. Such a message cannot be replayed, and senders decide
+/// how many there are.
+const MAX_UNVERIFIED_BYTES: usize = 4 * 1024;
+/// The most bytes of the reason of such a message, and of its queue and topic.
+const MAX_UNVERIFIED_REASON: usize = 2 * 1024;
+const MAX_UNVERIFIED_ADDRESS: usize = 512;
+
 /// The origin of messages that this executor has sealed.
 fn by_executor(executor: &ExecutorId) -> String {
     format!("executor {executor}")
@@ -89,7 +96,7 @@ impl RefusedMessages {
             delivery.topic,
             at.as_millis()
         );
-        NewDeadLetter {
+        let letter = NewDeadLetter {
             key: key(&[head.as_bytes(), &delivery.payload]),
             queue,
             topic: delivery.topic.clone(),
@@ -97,8 +104,9 @@ impl RefusedMessages {
             origin,
             namespace,
             at,
-            payload: delivery.payload.to_vec(),
-        }
+            payload: Vec::new(),
+        };
+        with_payload(letter, &delivery.payload)
     }
 
     /// Stores these letters. Logs those with an origin. The others are noted as forged, however many there are.
@@ -117,7 +125,38 @@ impl RefusedMessages {
     }
 }
 
-pub(crate) fn log(letter: &NewDeadLetter) {
+/// The letter of this message. Without a known origin only the beginning is kept, and the reason has the size and the hash.
+pub(crate) fn with_payload(mut letter: NewDeadLetter, payload: &[u8]) -> NewDeadLetter {
+    if letter.origin.is_some() {
+        letter.payload = payload.to_vec();
+        return letter;
+    }
+    for (text, max_bytes) in [
+        (&mut letter.reason, MAX_UNVERIFIED_REASON),
+        (&mut letter.queue, MAX_UNVERIFIED_ADDRESS),
+        (&mut letter.topic, MAX_UNVERIFIED_ADDRESS),
+    ] {
+        let end = text.floor_char_boundary(max_bytes);
+        text.truncate(end);
+    }
+    // A text stays one.
+    let end = std::str::from_utf8(payload)
+        .map_or(payload.len().min(MAX_UNVERIFIED_BYTES), |text| {
+            text.floor_char_boundary(MAX_UNVERIFIED_BYTES)
+        });
+    if end < payload.len() {
+        let (bytes, hash) = (payload.len(), key(&[payload]));
+        // Writing to a String cannot fail.
+        let _ = write!(
+            letter.reason,
+            " [cut: only the first {end} of {bytes} bytes are kept, MD5 {hash}]"
+        );
+    }
+    letter.payload = payload[..end].to_vec();
+    letter
+}
+
+fn log(letter: &NewDeadLetter) {
     tracing::warn!(
         queue = %letter.queue,
         topic = %letter.topic,
@@ -183,6 +222,37 @@ mod tests {
         assert_eq!(of_group("x"), Some("default".to_owned()));
         assert_eq!(of_group("a/b/c"), None);
         assert_eq!(namespace_of(&QueueId::Results), None);
+    }
+
+    #[test]
+    fn of_a_message_without_a_known_origin_only_the_beginning_is_kept() {
+        let limit = MAX_UNVERIFIED_BYTES;
+        let with_reason = |origin: Option<&str>, reason: &str| NewDeadLetter {
+            reason: reason.to_owned(),
+            origin: origin.map(str::to_owned),
+            ..letter(0)
+        };
+        let small = with_payload(with_reason(None, "why"), &vec![b'x'; limit]);
+        assert_eq!((small.reason.as_str(), small.payload.len()), ("why", limit));
+        let large = with_payload(with_reason(None, "why"), &vec![b'x'; limit + 1]);
+        assert_eq!(large.payload, vec![b'x'; limit]);
+        let hash = key(&[&vec![b'x'; limit + 1]]);
+        assert_eq!(
+            large.reason,
+            format!("why [cut: only the first 4096 of 4097 bytes are kept, MD5 {hash}]")
+        );
+        let text = "报".repeat(limit);
+        let cut = with_payload(with_reason(None, &text), text.as_bytes());
+        assert!(text.as_bytes().starts_with(&cut.payload));
+        assert!(std::str::from_utf8(&cut.payload).is_ok(), "a cut character");
+        assert!(cut.reason.len() < MAX_UNVERIFIED_REASON + 200);
+        let binary = with_payload(with_reason(None, "why"), &vec![0xff; 2 * limit]);
+        assert_eq!(binary.payload.len(), limit);
+        let known = with_payload(with_reason(Some(BY_SCHEDULER), "why"), text.as_bytes());
+        assert_eq!(
+            (known.reason.as_str(), known.payload),
+            ("why", text.into_bytes())
+        );
     }
 
     #[test]

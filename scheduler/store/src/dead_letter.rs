@@ -21,7 +21,7 @@ pub struct NewDeadLetter {
     pub reason: String,
     /// When the message was refused, by the broker's clock.
     pub at: Timestamp,
-    /// The message, unchanged.
+    /// The message, unchanged. Without an `origin` it may be only the beginning, and the reason says so.
     pub payload: Vec<u8>,
     /// Who refused the message: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified.
     pub origin: Option<String>,
@@ -43,7 +43,7 @@ pub struct DeadLetter {
     pub reason: String,
     /// When the message was refused, by the broker's clock.
     pub at: Timestamp,
-    /// The message, unchanged.
+    /// The message, unchanged. Without an `origin` it may be only the beginning, and the reason says so.
     pub payload: Vec<u8>,
     /// Who refused the message: `scheduler`, or `executor <group>/<name>`. `None` if that is not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -178,6 +178,7 @@ impl Queue {
                 payload: message.payload,
                 redelivered: before > 0 || message.id <= state.inherited_to,
                 deliveries,
+                moved_by_broker: false,
             });
         }
         if taken.is_empty() {

@@ -347,7 +347,6 @@ async fn dead_letter(
         queue: from.id.to_string(),
         topic: message.topic.clone(),
         at_ms,
-        by_broker: false,
         payload: message.payload,
     };
     let payload = letter

@@ -27,16 +27,30 @@ const MAX_ORIGIN: usize = 512;
 /// long. The server closes the connection on a protocol line over 4 KiB.
 const MAX_TOPIC_IN_SUBJECT: usize = 256;
 
-/// Makes the request that moves a delivery to the dead-letter queue. Cuts a payload over `max_payload` bytes, because
-/// the server closes the connection on a larger message.
+/// What the dead letters of a driver have in common.
+pub(crate) struct LetterWriter<'a> {
+    pub(crate) names: &'a Names,
+    /// The largest payload in bytes. A longer one is cut, because the server closes the connection on a larger message.
+    pub(crate) max_payload: usize,
+    pub(crate) seal: Option<&'a DeadLetterSeal>,
+    /// Random, and known to this process alone. A stream drops the second of two messages with one id, also if another
+    /// user published the first.
+    pub(crate) nonce: u64,
+}
+
+/// Makes the request that moves a delivery to the dead-letter queue.
 pub(crate) fn request(
-    names: &Names,
+    writer: &LetterWriter<'_>,
     queue: &QueueId,
     unsettled: &Unsettled,
     reason: &str,
-    max_payload: usize,
-    seal: Option<&DeadLetterSeal>,
 ) -> Request {
+    let LetterWriter {
+        names,
+        max_payload,
+        seal,
+        nonce,
+    } = *writer;
     let Unsettled {
         sequence,
         topic,
@@ -48,7 +62,7 @@ pub(crate) fn request(
     let mut headers = headers(if kept < bytes { &cut } else { reason }, queue, topic);
     // A second try after a lost reply has the same id, so the stream drops the duplicate.
     let stream = names.locate(queue).stream_name;
-    headers.insert(NATS_MESSAGE_ID, format!("{stream}:{sequence}"));
+    headers.insert(NATS_MESSAGE_ID, format!("{nonce:016x}:{stream}:{sequence}"));
     let topic = &topic[..topic.floor_char_boundary(MAX_TOPIC_IN_SUBJECT)];
     let subject = names.locate(&QueueId::Dead).subject(topic);
     let payload = payload.slice(..kept);
@@ -139,7 +153,6 @@ fn encoded(headers: &HeaderMap, payload: &Bytes, at_ms: i64) -> Option<Bytes> {
         queue: text(QUEUE)?,
         topic: text(TOPIC)?,
         at_ms,
-        by_broker: false,
         payload: payload.clone(),
     };
     letter.encode().ok()

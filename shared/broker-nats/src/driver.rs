@@ -92,10 +92,7 @@ impl NatsDriver {
                 receipts: Arc::clone(&receipts),
                 pool: PullPool::new(options.ack_wait),
             },
-            settler: Settler {
-                queues: Arc::clone(&queues),
-                receipts: Arc::clone(&receipts),
-            },
+            settler: Settler::new(Arc::clone(&queues), receipts),
             channels: Channels {
                 queues: Arc::clone(&queues),
             },

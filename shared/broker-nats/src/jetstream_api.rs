@@ -17,6 +17,8 @@ use crate::requests::{Reply, Request, Requester};
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StreamInfo {
+    /// When the stream was created. It distinguishes streams with the same name.
+    created: jiff::Timestamp,
     pub(crate) config: Value,
     pub(crate) state: StreamState,
     /// The clock of the server that leads the stream, at its answer.
@@ -27,6 +29,8 @@ pub(crate) struct StreamInfo {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StreamState {
     pub(crate) messages: u64,
+    /// The newest message that the stream has ever stored.
+    last_seq: u64,
     /// The number of messages for each requested subject.
     #[serde(default)]
     subjects: Option<HashMap<String, u64>>,
@@ -56,8 +60,11 @@ impl ConsumerInfo {
         self.config["filter_subject"].as_str().unwrap_or_default()
     }
 
-    /// How far a queue with a stream of its own is settled. Purged messages may make the newest position too low.
-    pub(crate) fn settled(&self) -> SettledTo {
+    /// How far a queue is settled that has this stream for itself.
+    ///
+    /// The newest position is the stream's. The one that follows from the consumer may drop: a part of it comes from
+    /// memory of the leader, and a consumer that is declared again begins anew.
+    pub(crate) fn settled(&self, stream: &StreamInfo) -> SettledTo {
         let delivered = self.delivered.stream_seq;
         let all = self.num_ack_pending == 0;
         SettledTo {
@@ -66,7 +73,8 @@ impl ConsumerInfo {
             } else {
                 self.ack_floor.stream_seq
             },
-            newest: delivered + self.num_pending,
+            newest: stream.state.last_seq,
+            incarnation: stream.created.as_microsecond(),
         }
     }
 }

@@ -41,7 +41,7 @@ impl Location {
     pub(crate) fn topic(&self, subject: &str) -> String {
         // The subjects of a stream have the same number of tokens before the topic, whichever process published them.
         let before = self.subject_prefix.matches('.').count();
-        let parts: Vec<String> = subject.split('.').skip(before).map(unescaped).collect();
+        let parts: Vec<String> = subject.split('.').skip(before).map(topic_part).collect();
         parts.join("/")
     }
 }
@@ -272,6 +272,17 @@ pub(crate) fn unescaped(token: &str) -> String {
     String::from_utf8(name).unwrap_or_else(|_| token.to_owned())
 }
 
+/// The part of a topic that this token stands for. Permissions are about tokens, so one token never becomes two parts:
+/// its slash stays escaped, or becomes it.
+fn topic_part(token: &str) -> String {
+    let part = unescaped(token);
+    if part.contains('/') {
+        token.replace('/', "%2F")
+    } else {
+        part
+    }
+}
+
 /// In bytes. Servers refuse names over 255 bytes.
 const MAX_CONSUMER_NAME: usize = 200;
 
@@ -350,6 +361,20 @@ mod tests {
         subjects.sort();
         subjects.dedup();
         assert_eq!(subjects.len(), topics.len());
+    }
+
+    #[test]
+    fn one_token_of_another_program_never_names_a_namespace() {
+        let requests = Names::new("cueline", None).locate(&QueueId::Requests);
+        for (token, topic) in [
+            ("team-a%2Freport", "team-a%2Freport"),
+            ("team-a%2freport", "team-a%2freport"),
+            ("team-a/report", "team-a%2Freport"),
+            ("team-a.x%2Fy", "team-a/x%2Fy"),
+        ] {
+            let subject = format!("cueline.request._._.{token}");
+            assert_eq!(requests.topic(&subject), topic, "{token}");
+        }
     }
 
     #[test]

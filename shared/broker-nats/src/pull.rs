@@ -18,6 +18,11 @@ use crate::names::Location;
 
 /// The most messages of one request. They must fit in the client's buffer, beside those of an abandoned request.
 const MAX_BATCH: usize = 16_384;
+/// The most bytes that one request asks for, unless the largest message is larger. It bounds the memory that messages of
+/// other clients can take.
+const MAX_BYTES: usize = 16 << 20;
+/// The server also counts the subjects of a message. Protocol lines have at most 4 KiB each.
+const MAX_SUBJECT_BYTES: usize = 8 << 10;
 /// The longest wait of one request at the server; then the next one is sent.
 const MAX_EXPIRES: Duration = Duration::from_secs(5);
 /// Idle subscriptions that are kept for each queue.
@@ -30,6 +35,9 @@ pub(crate) struct PullSubscription {
     inbox: String,
     pub(crate) messages: Subscriber,
     requests: u64,
+    /// The next message is larger than a request may ask for, such as after the server's `max_payload` was lowered. It is
+    /// then requested alone, without a limit of bytes.
+    next_is_oversized: bool,
     pub(crate) pending: Option<PendingPull>,
     /// Messages that have arrived and were not returned by a fetch.
     pub(crate) ready: VecDeque<Message>,
@@ -39,8 +47,12 @@ pub(crate) struct PullSubscription {
 pub(crate) struct PendingPull {
     next: Subject,
     answers: Subject,
+    /// The messages that were requested.
+    asked: usize,
     /// Messages that may still arrive.
     left: usize,
+    /// The bytes that they may have. At 0, the server ends the request without a word.
+    left_bytes: usize,
     /// The request counts as lost if no message comes by then.
     pub(crate) deadline: Instant,
     watch: FailureWatch,
@@ -82,6 +94,7 @@ impl PullSubscription {
             inbox,
             messages,
             requests: 0,
+            next_is_oversized: false,
             pending: None,
             ready: VecDeque::new(),
         })
@@ -103,9 +116,15 @@ impl PullSubscription {
         wait: Duration,
         timeout: Duration,
     ) -> Result<(), BrokerError> {
-        let left = max.min(MAX_BATCH);
+        let is_oversized = std::mem::take(&mut self.next_is_oversized);
+        let asked = if is_oversized { 1 } else { max.min(MAX_BATCH) };
         let expires = wait.min(MAX_EXPIRES);
-        let mut request = json!({ "batch": left, "no_wait": true });
+        let mut request = json!({ "batch": asked, "no_wait": true });
+        let mut left_bytes = usize::MAX;
+        if !is_oversized {
+            left_bytes = max_bytes(connection.client.max_payload());
+            request["max_bytes"] = json!(left_bytes);
+        }
         if !expires.is_zero() {
             request["expires"] = json!(u64::try_from(expires.as_nanos()).unwrap_or(u64::MAX));
         }
@@ -117,7 +136,9 @@ impl PullSubscription {
         self.pending = Some(PendingPull {
             next: next.clone(),
             answers: answers.clone(),
-            left,
+            asked,
+            left: asked,
+            left_bytes,
             deadline: deadline + expires,
             watch,
         });
@@ -129,27 +150,43 @@ impl PullSubscription {
     /// Stores a message, or ends the request that a status belongs to.
     pub(crate) fn accept(&mut self, message: Message) -> Result<(), PullError> {
         let Some(status) = message.status else {
+            // The server counts in the same way: the payload, the headers and both subjects.
+            let bytes = message.length;
             self.ready.push_back(message);
             self.pending.take_if(|pending| {
                 pending.left = pending.left.saturating_sub(1);
-                pending.left == 0
+                pending.left_bytes = pending.left_bytes.saturating_sub(bytes);
+                pending.left == 0 || pending.left_bytes == 0
             });
             return Ok(());
         };
         // 100 is a heartbeat. Other statuses of an earlier request are outdated.
         let is_about = |pending: &mut PendingPull| pending.answers == message.subject;
-        if status.as_u16() == 100 || self.pending.take_if(is_about).is_none() {
+        if status.as_u16() == 100 {
             return Ok(());
         }
+        let Some(ended) = self.pending.take_if(is_about) else {
+            return Ok(());
+        };
         let description = message.description.unwrap_or_default();
         match status.as_u16() {
             // No messages, or the time is over. Servers of different versions send either.
             404 | 408 => Ok(()),
+            // The next message does not fit into what is left of the request's bytes.
+            409 if description.contains("Exceeds MaxBytes") => {
+                self.next_is_oversized = ended.left == ended.asked;
+                Ok(())
+            }
             503 => Err(PullError::NoResponders),
             409 if description.contains("Consumer Deleted") => Err(PullError::ConsumerDeleted),
             number => Err(PullError::Refused(format!("{description} ({number})"))),
         }
     }
+}
+
+/// The bytes that a request may ask for, at a server with this limit of one message. The largest one always fits.
+fn max_bytes(max_payload: usize) -> usize {
+    MAX_BYTES.max(max_payload.saturating_add(MAX_SUBJECT_BYTES))
 }
 
 /// Subscriptions that no fetch uses now.
@@ -209,5 +246,17 @@ impl Drop for PooledPull<'_> {
         if idle.len() < MAX_IDLE {
             idle.push((Instant::now(), subscription));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_message_fits_into_a_request() {
+        assert_eq!(max_bytes(1 << 20), MAX_BYTES);
+        assert!(max_bytes(MAX_BYTES) > MAX_BYTES + 4_096);
+        assert!(max_bytes(64 << 20) > 64 << 20);
     }
 }

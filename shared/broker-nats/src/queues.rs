@@ -180,12 +180,18 @@ impl Queues {
         let others = [QueueId::Results, QueueId::Requests, QueueId::Dead];
         let [results, requests, dead] = others.each_ref().map(|queue| self.names.locate(queue));
         // At the same time, so that streams without a leader do not add up their timeouts.
-        let (listed, results, requests, dead) = tokio::join!(
+        let (listed, stream, results, requests, dead) = tokio::join!(
             self.requester.list_consumers(&triggers),
+            self.requester.stream_info(&results.stream_name),
             self.requester.consumer_info(&results),
             self.requester.consumer_info(&requests),
             self.requester.consumer_info(&dead),
         );
+        // Without its positions, the queue would count as one of a product that has none.
+        let (stream, results) = match (stream, results) {
+            (Ok(stream), Ok(info)) => (Some(stream), Ok(info)),
+            (Err(error), Ok(_)) | (_, Err(error)) => (None, Err(error)),
+        };
         let executors = || {
             let is_executor = |queue: &&QueueId| matches!(queue, QueueId::Executor { .. });
             asked.iter().filter(is_executor)
@@ -225,14 +231,14 @@ impl Queues {
             .into_iter()
             .filter_map(|info| {
                 let queue = self.names.queue(info.filter())?;
-                // Executors share a stream, so their messages have no positions of their own.
-                let is_alone = !matches!(queue, QueueId::Executor { .. });
+                // The position of the results alone is of interest.
+                let stream = stream.as_ref().filter(|_| queue == QueueId::Results);
                 Some(QueueStats {
                     queue,
                     ready: info.num_pending,
                     unsettled: info.num_ack_pending,
                     coverage: Coverage::All,
-                    settled: is_alone.then(|| info.settled()),
+                    settled: stream.map(|stream| info.settled(stream)),
                 })
             })
             .collect();

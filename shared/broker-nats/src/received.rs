@@ -53,6 +53,8 @@ impl Received {
             payload: self.payload,
             redelivered: self.deliveries > 1,
             deliveries: self.deliveries,
+            // A stream moves nothing by itself.
+            moved_by_broker: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Settles deliveries. A consumer processes the acks of one connection in order, so its reply to the last ack of a call
 //! confirms all of them. A reply to each ack would cost the server as much as the acks themselves.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use cueline_broker::{BrokerError, QueueId, Receipt, Settlement};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::dead_letter;
+use crate::dead_letter::{self, LetterWriter};
 use crate::error::transient;
 use crate::jetstream_api::PublishAck;
 use crate::publish::HEADER_BYTES;
@@ -26,11 +27,22 @@ const REPLY_INTERVAL: usize = 64;
 pub(crate) struct Settler {
     pub(crate) queues: Arc<Queues>,
     pub(crate) receipts: Arc<Receipts>,
+    /// Of the ids of dead letters.
+    nonce: u64,
 }
 
 type ToSettle<'a> = Vec<(Receipt, Unsettled, &'a Settlement)>;
 
 impl Settler {
+    pub(crate) fn new(queues: Arc<Queues>, receipts: Arc<Receipts>) -> Self {
+        Self {
+            queues,
+            receipts,
+            // It decides nothing, so it needs no seed.
+            nonce: RandomState::new().hash_one(std::process::id()),
+        }
+    }
+
     pub(crate) async fn settle(
         &self,
         queue: &QueueId,
@@ -104,12 +116,15 @@ impl Settler {
     ) -> Result<Vec<Reply>, BrokerError> {
         let (names, requester) = (&self.queues.names, &self.queues.requester);
         let max_payload = requester.connection.client.max_payload();
-        let max_payload = max_payload.saturating_sub(HEADER_BYTES);
-        let seal = self.queues.options.seal_dead_letters.as_ref();
+        let writer = LetterWriter {
+            names,
+            max_payload: max_payload.saturating_sub(HEADER_BYTES),
+            seal: self.queues.options.seal_dead_letters.as_ref(),
+            nonce: self.nonce,
+        };
         let letters = || {
-            dead.iter().map(|(unsettled, reason)| {
-                dead_letter::request(names, queue, unsettled, reason, max_payload, seal)
-            })
+            dead.iter()
+                .map(|(unsettled, reason)| dead_letter::request(&writer, queue, unsettled, reason))
         };
         let replies = requester.send_all(letters()).await?;
         if !no_responders(&replies) {

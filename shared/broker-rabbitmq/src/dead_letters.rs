@@ -88,7 +88,6 @@ fn letters(consumer: &Consumer, dead: &[(Receipt, String)]) -> Vec<(Receipt, Dea
                     queue: consumer.queue.to_string(),
                     topic: message.topic.clone(),
                     at_ms,
-                    by_broker: false,
                     payload: message.payload.clone(),
                 };
                 Some((*receipt, letter))
@@ -151,7 +150,6 @@ mod tests {
                 queue: "results".into(),
                 topic: "t".into(),
                 at_ms: 7,
-                by_broker: false,
                 payload: payload.into(),
             };
             let encoded = encode(&letter).unwrap();

@@ -172,7 +172,7 @@ impl Names {
         if let QueueId::Executor { .. } = queue {
             return unescape(key.rsplit('.').next().unwrap_or(key));
         }
-        let parts: Vec<String> = key.split('.').map(unescape).collect();
+        let parts: Vec<String> = key.split('.').map(topic_part).collect();
         parts.join("/")
     }
 
@@ -245,6 +245,17 @@ fn unescape(word: &str) -> String {
         rest = if hex.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8(bytes).unwrap_or_else(|_| word.to_owned())
+}
+
+/// The part of a topic that this word stands for. Permissions are about words, so one word never becomes two parts: its
+/// slash stays escaped, or becomes it.
+fn topic_part(word: &str) -> String {
+    let part = unescape(word);
+    if part.contains('/') {
+        word.replace('/', "%2F")
+    } else {
+        part
+    }
 }
 
 #[cfg(test)]
@@ -325,6 +336,19 @@ mod tests {
         let (key, _) = Names::routing_key(&queue, "a/b").unwrap();
         assert_eq!(key.as_str(), "a%2Fg.one.a%2Fb");
         assert_eq!(Names::parse_topic(&queue, key.as_str(), None), "a/b");
+    }
+
+    #[test]
+    fn one_word_of_another_program_never_names_a_namespace() {
+        let requests = QueueId::Requests;
+        for (key, topic) in [
+            ("team-a%2Freport", "team-a%2Freport"),
+            ("team-a%2freport", "team-a%2freport"),
+            ("team-a/report", "team-a%2Freport"),
+            ("team-a.x%2Fy", "team-a/x%2Fy"),
+        ] {
+            assert_eq!(Names::parse_topic(&requests, key, None), topic, "{key}");
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub(crate) struct Received {
     pub(crate) redelivered: bool,
     /// The number of deliveries, including this one.
     pub(crate) deliveries: u32,
+    /// The server has dead-lettered it, by its header `x-death`. A client with rights on the exchange may write that header
+    /// too, so it proves nothing about the sender.
+    pub(crate) moved_by_broker: bool,
 }
 
 impl Received {
@@ -28,6 +31,7 @@ impl Received {
         let moved = headers
             .filter(|_| *queue == QueueId::Dead)
             .and_then(|headers| moved_by_server(headers, names, key, &payload));
+        let moved_by_broker = moved.is_some();
         let (topic, payload) =
             moved.unwrap_or_else(|| (Names::parse_topic(queue, key, header), payload));
         Self {
@@ -35,6 +39,7 @@ impl Received {
             payload,
             redelivered: delivery.redelivered || earlier > 0,
             deliveries: u32::try_from(earlier.saturating_add(1)).unwrap_or(u32::MAX),
+            moved_by_broker,
         }
     }
 }
@@ -67,7 +72,6 @@ fn moved_by_server(
         queue: queue.map_or(name, |queue| queue.to_string()),
         topic: topic.clone(),
         at_ms: seconds.saturating_mul(1_000),
-        by_broker: true,
         payload: payload.clone(),
     };
     // If the dead letter cannot be encoded, operators see the message in its original form.

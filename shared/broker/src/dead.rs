@@ -20,8 +20,6 @@ pub struct DeadLetter {
     pub topic: String,
     /// When the message was moved, in milliseconds since the Unix epoch, by the broker's clock.
     pub at_ms: i64,
-    /// Whether the broker moved the message by itself. No receiver has refused it then.
-    pub by_broker: bool,
     /// The original payload.
     pub payload: Bytes,
 }
@@ -33,8 +31,6 @@ struct Wire {
     queue: String,
     topic: String,
     at_ms: i64,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    by_broker: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +53,6 @@ impl DeadLetter {
             queue: self.queue.clone(),
             topic: self.topic.clone(),
             at_ms: self.at_ms,
-            by_broker: self.by_broker,
             text,
             base64,
         };
@@ -90,7 +85,6 @@ impl DeadLetter {
             queue: wire.queue,
             topic: wire.topic,
             at_ms: wire.at_ms,
-            by_broker: wire.by_broker,
             payload,
         })
     }
@@ -110,7 +104,6 @@ mod tests {
             queue: "x.billing.one".into(),
             topic: "invoices".into(),
             at_ms: 1_700_000_000_000,
-            by_broker: false,
             payload: Bytes::from_static(payload),
         }
     }
@@ -124,17 +117,6 @@ mod tests {
                 letter
             );
         }
-    }
-
-    #[test]
-    fn a_letter_says_whether_the_broker_moved_it() {
-        let moved = DeadLetter {
-            by_broker: true,
-            ..letter(b"{}")
-        };
-        assert_eq!(DeadLetter::decode(&moved.encode().unwrap()).unwrap(), moved);
-        let unsaid = br#"{"reason":"r","queue":"q","topic":"t","at_ms":1,"text":"{}"}"#;
-        assert!(!DeadLetter::decode(unsaid).unwrap().by_broker);
     }
 
     #[test]

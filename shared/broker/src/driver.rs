@@ -102,6 +102,9 @@ pub struct Delivery {
     pub redelivered: bool,
     /// The number of deliveries, including this one, as far as the broker knows.
     pub deliveries: u32,
+    /// Whether the broker itself has moved the message to [`QueueId::Dead`], so that no receiver has refused it. The driver
+    /// knows it from what the product adds to a message. The payload never says so.
+    pub moved_by_broker: bool,
 }
 
 /// The settlement of a delivery.
@@ -135,8 +138,10 @@ pub struct QueueStats {
 pub struct SettledTo {
     /// All messages up to this one are settled.
     pub position: u64,
-    /// The newest message. It is lower than at an earlier look if the queue was created anew since.
+    /// The newest message that was ever in the queue. It never decreases within an incarnation.
     pub newest: u64,
+    /// Differs for each creation of the queue. A queue that was created anew has none of the earlier messages.
+    pub incarnation: i64,
 }
 
 impl QueueStats {

@@ -16,7 +16,7 @@ mod trigger_verifier;
 pub use message::{
     Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
     JobSnapshot, KNOWN_FROM_ANOTHER_RUN, LeaseTimes, ReportMessage, StartRecord, Trigger,
-    TriggerRequest, VERSION, Versioned, WorkerProcess, decode, decode_reports, encode,
+    TriggerRequest, UNREADABLE, VERSION, Versioned, WorkerProcess, decode, decode_reports, encode,
 };
 pub use sign::{PUBLIC_KEY_PREFIX, SignError, SigningKey, VerifyingKeys};
 pub use signing_keys::SigningKeys;

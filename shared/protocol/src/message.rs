@@ -19,7 +19,11 @@ pub const VERSION: u32 = 1;
 /// that run under the same id, not the trigger's.
 pub const KNOWN_FROM_ANOTHER_RUN: &str = "failed to accept the trigger: this worker knows run ";
 
-/// Why a message could not be read.
+/// The beginning of the reason for which a receiver refuses a message that its build cannot read. Each [`DecodeError`]
+/// begins with it.
+pub const UNREADABLE: &str = "failed to read the message: ";
+
+/// Why a message could not be read. The texts begin with [`UNREADABLE`].
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The payload is not JSON of the expected shape.

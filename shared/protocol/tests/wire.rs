@@ -6,7 +6,8 @@ const STORE: StoreId = StoreId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 use cueline_protocol::origin::{EnrolmentClaim, RotationClaim, WorkerKey};
 use cueline_protocol::{
     Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
-    JobSnapshot, LeaseTimes, StartRecord, VERSION, WorkerProcess, decode, decode_reports, encode,
+    JobSnapshot, LeaseTimes, StartRecord, UNREADABLE, VERSION, WorkerProcess, decode,
+    decode_reports, encode,
 };
 
 fn text<T: serde::Serialize + cueline_protocol::Versioned>(message: &T) -> String {
@@ -263,4 +264,18 @@ fn the_fence_of_a_job_snapshot() {
         serde_json::from_str::<JobSnapshot>(&wire).expect("readable"),
         part
     );
+}
+
+/// Schedulers know by it that another build may read a trigger which its executor has refused.
+#[test]
+fn errors_of_unreadable_messages_begin_alike() {
+    for unreadable in [
+        "",
+        "{}",
+        r#"{"v":1,"order":"dance"}"#,
+        r#"{"v":2,"order":"cancel"}"#,
+    ] {
+        let error = decode::<Control>(unreadable.as_bytes()).expect_err("unreadable");
+        assert!(error.to_string().starts_with(UNREADABLE), "{error}");
+    }
 }

@@ -214,10 +214,11 @@ async fn forge_heartbeats(cluster: &Cluster, attacker: &Attacker, attack: &Attac
 
 /// A dead letter about the queue of another has no origin, and nothing replays it.
 async fn forge_dead_letters(cluster: &Cluster, attacker: &Attacker, attack: &Attack) -> Result<()> {
-    let forged = attack.dead_letters()?;
+    let mut forged = attack.dead_letters()?;
+    forged.push(attack.moved_letter()?);
     let (least, before) = (forged.len() as u64, dead_letters(cluster).await?);
-    let count = forged.len() + 1;
-    for letter in forged.into_iter().chain([attack.moved_letter()?]) {
+    let count = forged.len();
+    for letter in forged {
         attacker.dead_letter(letter).await?;
     }
     // Newest first.

@@ -4,6 +4,7 @@
 mod empty_queue;
 mod replay;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -164,6 +165,8 @@ impl SchedulerAdmin for Admin {
     ) -> Result<Vec<ReplayedDeadLetter>, AdminError> {
         let mut letters = self.store.dead_letters_by_id(ids).await?;
         letters.retain(|letter| namespace.is_none() || letter.namespace.as_ref() == namespace);
+        // It decides nothing, so it needs no seed.
+        let nonce = RandomState::new().hash_one(std::process::id());
         let mut replayed = Vec::with_capacity(letters.len());
         let (mut published, mut messages) = (Vec::new(), Vec::new());
         let mut audited = Vec::new();
@@ -175,10 +178,9 @@ impl SchedulerAdmin for Admin {
                     published.push(id);
                     audited.push((id, letter.namespace));
                     messages.push(Outgoing {
+                        id: replay::message_id(&queue, id, nonce),
                         queue,
                         topic: letter.topic,
-                        // A new id: with the original one, the broker would drop this message as a duplicate.
-                        id: format!("dead:{id}"),
                         payload: Bytes::from(letter.payload),
                     });
                 }

@@ -35,6 +35,17 @@ pub(super) fn queue_for(letter: &DeadLetter) -> Result<QueueId, String> {
     }
 }
 
+/// The id of a replayed message. With the original one, the broker would drop it as a duplicate.
+///
+/// NATS drops the second of two messages with one id, whichever account published the first. All workers publish results,
+/// so the id of a result has a number that they do not know. Of other letters, two replays at the same time are one.
+pub(super) fn message_id(queue: &QueueId, letter: i64, nonce: u64) -> String {
+    match queue {
+        QueueId::Results => format!("dead:{letter}:{nonce:016x}"),
+        _ => format!("dead:{letter}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use cueline_model::Timestamp;
@@ -87,5 +98,12 @@ mod tests {
         }
         let unverified = replayed(None, "requests").expect_err("refused");
         assert!(unverified.contains("not verified"), "{unverified}");
+    }
+
+    #[test]
+    fn no_worker_knows_the_id_of_a_replayed_result() {
+        let id = |queue, nonce| message_id(queue, 7, nonce);
+        assert_ne!(id(&QueueId::Results, 1), id(&QueueId::Results, 2));
+        assert_eq!(id(&QueueId::Requests, 1), id(&QueueId::Requests, 2));
     }
 }

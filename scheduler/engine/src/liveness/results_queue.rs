@@ -53,7 +53,9 @@ impl ResultsQueue {
         }
         match (self.settled, then.settled) {
             // A queue that was created anew has none of them.
-            (Some(now), Some(then)) => now.position >= then.newest || now.newest < then.newest,
+            (Some(now), Some(then)) => {
+                now.position >= then.newest || now.incarnation != then.incarnation
+            }
             _ => self.ingested.saturating_sub(then.ingested) >= then.messages,
         }
     }
@@ -101,7 +103,11 @@ mod tests {
             messages,
             counts_all: true,
             ingested,
-            settled: settled.map(|(position, newest)| SettledTo { position, newest }),
+            settled: settled.map(|(position, newest)| SettledTo {
+                position,
+                newest,
+                incarnation: 1,
+            }),
         }
     }
 
@@ -125,6 +131,20 @@ mod tests {
     #[test]
     fn a_queue_that_was_created_anew_has_none_of_the_old_messages() {
         let then = queue(10, 100, Some((40, 50)));
-        assert!(queue(3, 100, Some((0, 3))).has_passed(then));
+        let mut now = queue(3, 100, Some((0, 3)));
+        assert!(!now.has_passed(then), "it is the same queue");
+        now.settled = now.settled.map(|settled| SettledTo {
+            incarnation: 2,
+            ..settled
+        });
+        assert!(now.has_passed(then));
+    }
+
+    #[test]
+    fn positions_that_drop_prove_nothing() {
+        // A replica that has become the leader may not know yet what its predecessor delivered.
+        let then = queue(10, 100, Some((40, 50)));
+        assert!(!queue(10, 100, Some((40, 40))).has_passed(then));
+        assert!(!queue(10, 100, Some((30, 50))).has_passed(then));
     }
 }

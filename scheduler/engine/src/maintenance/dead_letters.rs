@@ -9,7 +9,7 @@ use cueline_model::Timestamp;
 use cueline_runtime::{Activator, Stop};
 use cueline_store::{AttemptReport, ErrorKind, NewDeadLetter, Store, StoreError};
 
-use super::received_letter::ReceivedLetter;
+use super::received_letter::{LetterReader, ReceivedLetter};
 use super::refused_triggers::RefusedTriggers;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
@@ -18,7 +18,7 @@ use crate::origin::forged::Forged;
 use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
 use crate::origin::origins::Origins;
 use crate::queue_consumer::QueueConsumer;
-use crate::refused_messages::{LetterOrigin, RefusedMessages, key, log};
+use crate::refused_messages::{LetterOrigin, RefusedMessages, key, with_payload};
 
 pub(crate) struct DeadLetters {
     pub(crate) store: Arc<dyn Store>,
@@ -56,13 +56,14 @@ impl QueueConsumer for DeadLetters {
         let mut letters: Vec<NewDeadLetter> = Vec::new();
         let mut settlements = Vec::with_capacity(batch.len());
         let mut forged: Vec<&Forged> = Vec::new();
+        let mut unverified: Vec<String> = Vec::new();
         for (position, (delivery, read)) in batch.iter().zip(&read).enumerate() {
             let settlement = if decisions.undecided.contains(&position) {
                 Settlement::Retry(UNDECIDED_WAIT)
             } else {
                 let letter = letter(delivery, read, now);
                 if letter.origin.is_none() && read.forged.is_none() {
-                    log(&letter);
+                    unverified.push(letter.reason.clone());
                 }
                 letters.push(letter);
                 forged.extend(read.forged.as_ref());
@@ -76,6 +77,9 @@ impl QueueConsumer for DeadLetters {
         self.broker.settle(&Self::QUEUE, &settlements).await?;
         for why in forged {
             self.forged.note(ForgedKind::DeadLetter, why);
+        }
+        for reason in unverified {
+            self.forged.note(ForgedKind::UnverifiedLetter, &reason);
         }
         Ok(letters.len())
     }
@@ -106,11 +110,14 @@ impl DeadLetters {
         if self.origins.names_unknown_key(payloads, now) {
             self.origins.learn_keys().await?;
         }
-        let (origins, signer) = (&self.origins, &self.refused.signer);
-        Ok(batch
-            .iter()
-            .map(|delivery| ReceivedLetter::read(delivery, origins, signer, now))
-            .collect())
+        let reader = LetterReader {
+            origins: &self.origins,
+            signer: &self.refused.signer,
+            store_id: self.refused.store_id,
+            now,
+        };
+        let letters = batch.iter().map(|delivery| reader.read(delivery));
+        Ok(letters.collect())
     }
 
     async fn end_refused(&self, reports: &[AttemptReport]) -> Result<(), StoreError> {
@@ -139,25 +146,31 @@ fn letter(delivery: &Delivery, received: &ReceivedLetter, now: Timestamp) -> New
         .map(LetterOrigin::executor)
         .unwrap_or_default();
     match &received.letter {
-        Ok(dead) => NewDeadLetter {
-            key,
-            queue: dead.queue.clone(),
-            topic: dead.topic.clone(),
-            reason: dead.reason.clone(),
-            origin,
-            namespace,
-            at: Timestamp::from_millis(dead.at_ms),
-            payload: dead.payload.to_vec(),
-        },
-        Err(e) => NewDeadLetter {
-            key,
-            queue: QueueId::Dead.to_string(),
-            topic: delivery.topic.clone(),
-            reason: format!("published to the dead-letter queue by another program: {e}"),
-            origin: None,
-            namespace: None,
-            at: now,
-            payload: delivery.payload.to_vec(),
-        },
+        Ok(dead) => {
+            let letter = NewDeadLetter {
+                key,
+                queue: dead.queue.clone(),
+                topic: dead.topic.clone(),
+                reason: dead.reason.clone(),
+                origin,
+                namespace,
+                at: Timestamp::from_millis(dead.at_ms),
+                payload: Vec::new(),
+            };
+            with_payload(letter, &dead.payload)
+        }
+        Err(e) => {
+            let letter = NewDeadLetter {
+                key,
+                queue: QueueId::Dead.to_string(),
+                topic: delivery.topic.clone(),
+                reason: format!("published to the dead-letter queue by another program: {e}"),
+                origin: None,
+                namespace: None,
+                at: now,
+                payload: Vec::new(),
+            };
+            with_payload(letter, &delivery.payload)
+        }
     }
 }

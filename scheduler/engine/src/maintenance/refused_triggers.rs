@@ -9,15 +9,16 @@
 //! it knows the run id from another run, because it would take the question for one about that run.
 //!
 //! The other refusals leave the attempt to reconcile, which publishes a new copy. They are of a copy that came late, a
-//! forged or misdirected one, and one signed with a former key. Copies that the broker or a drain moved to the dead
-//! letters belong to them too.
+//! forged or misdirected one, one signed with a former key, and one that the executor's build cannot read: it may be
+//! upgraded meanwhile. Copies that the broker or a drain moved to the dead letters belong to them too. Reconcile bounds
+//! how often a trigger is published, and then ends the attempt.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, RunState, StoreId, Timestamp};
-use cueline_protocol::{KNOWN_FROM_ANOTHER_RUN, Trigger, decode};
+use cueline_protocol::{KNOWN_FROM_ANOTHER_RUN, Trigger, UNREADABLE, decode};
 use cueline_store::{AttemptReport, ErrorKind, OutstandingAttempt, RunDetail, Store, StoreError};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -160,14 +161,16 @@ impl RefusedTriggers {
         }
     }
 
-    /// The trigger in the dead letter, if a scheduler of this store wrote it for the executor that refused it, and that
-    /// executor has sealed the letter.
+    /// The trigger in the dead letter, if a scheduler of this store wrote it for the executor that refused it, that
+    /// executor has sealed the letter, and it would refuse another copy too.
     ///
     /// Without the key, the right to publish to the executor's queue is not enough to end an attempt that the worker
     /// holds. A changed trigger fails here or in [`waiting`], and the worker accepts a true copy.
     fn genuine(&self, received: &ReceivedLetter) -> Option<Trigger> {
         let letter = received.letter.as_ref().ok()?;
-        if letter.by_broker || letter.reason.starts_with(NOT_ROUTED_AGAIN) {
+        let reason = letter.reason.as_str();
+        let is_final = !reason.starts_with(NOT_ROUTED_AGAIN) && !reason.starts_with(UNREADABLE);
+        if received.moved_by_broker || !is_final {
             return None;
         }
         let refused_by = received.origin.as_ref()?;

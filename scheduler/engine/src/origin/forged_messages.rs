@@ -21,6 +21,8 @@ pub(crate) enum ForgedKind {
     Reports,
     Answer,
     DeadLetter,
+    /// A dead letter that the broker has moved, or that cannot be read. It may be genuine, so these are not counted.
+    UnverifiedLetter,
     /// A report about an attempt that was given to another executor.
     ForeignReport,
     /// A claim of a key. The worker is told, so these are not counted.
@@ -35,7 +37,7 @@ impl ForgedKind {
             Self::Answer => &counters.forged_answers,
             Self::DeadLetter => &counters.forged_letters,
             Self::ForeignReport => &counters.foreign_reports,
-            Self::Enrolment => return None,
+            Self::UnverifiedLetter | Self::Enrolment => return None,
         };
         Some(counter)
     }
@@ -90,6 +92,10 @@ impl ForgedMessages {
                 reason = %why, more,
                 "stored a dead letter of unknown origin, which cannot be replayed. Check who has rights on the broker"
             ),
+            ForgedKind::UnverifiedLetter => tracing::warn!(
+                reason = %why, more,
+                "stored a dead letter that no executor has refused, and whose sender is not known; `cueline dlq` lists dead letters. Check the limits of the broker's queues, and who has rights on it"
+            ),
             ForgedKind::ForeignReport => tracing::warn!(
                 reason = %why, more,
                 "a report about an attempt of another executor became a dead letter. Check the worker that sealed it"
@@ -140,7 +146,9 @@ mod tests {
         for _ in 0..3 {
             forged.note(ForgedKind::Answer, &"a reason");
             forged.note(ForgedKind::Enrolment, &"a reason");
+            forged.note(ForgedKind::UnverifiedLetter, &"a reason");
         }
+        assert_eq!(forged.due_warning(ForgedKind::UnverifiedLetter), None);
         assert_eq!(forged.due_warning(ForgedKind::Enrolment), None);
         assert_eq!(counters.forged_heartbeats.load(Ordering::Relaxed), 0);
         assert_eq!(counters.forged_answers.load(Ordering::Relaxed), 3);

@@ -11,6 +11,10 @@ use crate::origin::origins::Opened;
 use crate::refused_messages::{LetterOrigin, RefusedMessages};
 use crate::store_mismatch::store_mismatch;
 
+/// The bytes of messages after which a batch takes no more. A message may become a dead letter of the same size, and those
+/// without a seal have no reports.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+
 /// A delivery whose origin was looked at.
 pub(super) struct Message<'a> {
     pub(super) delivery: &'a Delivery,
@@ -28,13 +32,14 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Reads messages until their reports fill a batch of this size.
+    /// Reads messages until their reports fill a batch of this size, or until they have many bytes.
     pub(super) fn read(messages: &[Message<'_>], size: usize, store_id: StoreId) -> Self {
-        let mut batch = Self::default();
+        let (mut batch, mut bytes) = (Self::default(), 0_usize);
         for message in messages {
-            if batch.reports.len() >= size.max(1) {
+            if batch.reports.len() >= size.max(1) || bytes >= MAX_BYTES {
                 break;
             }
+            bytes = bytes.saturating_add(message.delivery.payload.len());
             let refused = match &message.opened {
                 Ok(opened) => batch.read_reports(opened, store_id),
                 Err(forged) => Some(format!("failed to verify the origin of results: {forged}")),
@@ -124,4 +129,41 @@ fn report(
         executor: Some(executor),
         event: message.event,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use cueline_broker::Receipt;
+    use cueline_protocol::origin::SealError;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_of_forged_messages_ends_at_a_number_of_bytes() {
+        let of_bytes = |bytes: usize| Delivery {
+            receipt: Receipt(1),
+            topic: String::new(),
+            payload: vec![0; bytes].into(),
+            redelivered: false,
+            deliveries: 1,
+            moved_by_broker: false,
+        };
+        for (bytes, expected) in [
+            (MAX_BYTES + 1, 1),
+            (MAX_BYTES, 1),
+            (MAX_BYTES / 2, 2),
+            (1, 5),
+        ] {
+            let deliveries: Vec<Delivery> = (0..5).map(|_| of_bytes(bytes)).collect();
+            let messages: Vec<Message<'_>> = deliveries
+                .iter()
+                .map(|delivery| Message {
+                    delivery,
+                    opened: Err(Forged::Seal(SealError::Missing)),
+                })
+                .collect();
+            let batch = Batch::read(&messages, 2_000, StoreId(1));
+            assert_eq!(batch.messages(), expected, "{bytes}");
+        }
+    }
 }

@@ -170,6 +170,9 @@ mod tests {
             ("team-a/report", "team-b/report"),
             ("team-a.report", "team-a/report"),
             ("team-a/x/y", "team-a/report"),
+            // What drivers make of one token with a slash.
+            ("team-a%2Freport", "team-a/report"),
+            ("team-a/x%2Fy", "team-a/report"),
             ("/report", "report"),
         ] {
             let error = check(topic, job).expect_err("is refused");

@@ -1,6 +1,7 @@
 //! G16: what a worker says counts if it is sealed with the enrolled key of the executor that it is about.
 
 use bytes::Bytes;
+use cueline_broker::conformance::{Fault, Operation};
 use cueline_broker::{Channel, DeadLetter, QueueId};
 use cueline_engine::ManualEngine;
 use cueline_model::{AttemptEvent, LogLine, LogStream, Outcome, OutcomeKind, RunId, RunState};
@@ -8,7 +9,7 @@ use cueline_protocol::origin::{Purpose, Sealer, WorkerKey};
 use cueline_protocol::{HoldingsReply, Trigger, VERSION, encode};
 use cueline_store::WorkerKeyState;
 use cueline_store::admin::SinceStart;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::{FakeExecutor, Fixture, actor, tick};
 use crate::refused_triggers::letter;
@@ -101,6 +102,20 @@ async fn results_count_with_the_seal_of_the_executor_that_has_the_attempt() {
         assert_eq!((letter.origin, letter.payload), (None, payload));
     }
     assert_eq!(attack.counts().forged_reports, count);
+
+    // Nothing can replay it, so its beginning is enough.
+    let large = vec![b'x'; 100_000];
+    attack.fixture.put(&QueueId::Results, large).await;
+    tick(&mut attack.engine).await;
+    let letter = attack.fixture.dead_letters().await.pop();
+    let letter = letter.expect("a dead letter");
+    assert_eq!(letter.payload, vec![b'x'; 4_096]);
+    assert!(
+        letter.reason.contains("the first 4096 of 100000 bytes"),
+        "{}",
+        letter.reason
+    );
+    assert_eq!(attack.counts().forged_reports, count + 1);
 
     // The attacker's own seal: on a report in the name of the victim, and on one in its own name.
     for (report, why) in [
@@ -330,20 +345,18 @@ async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
     let sealed = attack
         .victim
         .seal(Purpose::Reports, attack.report(attack.success()));
-    let moved = |queue: &QueueId, payload: Vec<u8>| DeadLetter {
-        by_broker: true,
-        ..letter(queue, payload)
-    };
     let letters = [
-        moved(&QueueId::Results, sealed),
-        moved(&QueueId::Results, attack.report(attack.success())),
+        letter(&QueueId::Results, sealed),
+        letter(&QueueId::Results, attack.report(attack.success())),
         // This scheduler has no signing key, so nothing shows who has written it.
-        moved(&attack.victim.queue(), encode(&attack.trigger)),
+        letter(&attack.victim.queue(), encode(&attack.trigger)),
     ];
     for letter in &letters {
         let payload = letter.encode().expect("encodes");
         attack.fixture.put(&QueueId::Dead, payload).await;
     }
+    let faults = &attack.fixture.broker_faults;
+    faults.next(Operation::Fetch, Fault::MovedByBroker, 1);
     let stored = attack.engine.store_dead_letters().await;
     assert_eq!(stored.expect("stores"), letters.len());
     assert_eq!(attack.counts().forged_letters, 0);
@@ -357,6 +370,24 @@ async fn a_message_that_the_broker_moved_has_the_origin_of_its_own_seal() {
     assert_eq!(replayed.expect("replays")[0].refused, None);
     tick(&mut attack.engine).await;
     assert_eq!(attack.state().await, RunState::Succeeded);
+}
+
+/// Whether the broker has moved a message, its driver says. A sender could say it too.
+#[tokio::test]
+async fn a_letter_that_claims_to_be_moved_by_the_broker_is_forged() {
+    let mut attack = Attack::new().await;
+    let report = attack.report(attack.success());
+    let sealed = attack.victim.seal(Purpose::Reports, report);
+    let encoded = letter(&QueueId::Results, sealed).encode().expect("encodes");
+    let mut claim: Value = serde_json::from_slice(&encoded).expect("readable");
+    claim["by_broker"] = json!(true);
+    let claim = claim.to_string();
+    attack.fixture.put(&QueueId::Dead, claim).await;
+    let stored = attack.engine.store_dead_letters().await;
+    assert_eq!(stored.expect("stores"), 1);
+    assert_eq!(attack.counts().forged_letters, 1);
+    let stored = attack.fixture.dead_letters().await.remove(0);
+    assert_eq!(stored.origin, None);
 }
 
 /// G18: the verified origin decides whose letter it is, and never what the letter says.

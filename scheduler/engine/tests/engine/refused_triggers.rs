@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use cueline_broker::conformance::Operation;
 use cueline_broker::{DeadLetter, QueueId, Settlement};
 use cueline_engine::{EngineError, EngineOptions, ManualEngine, Origins};
 use cueline_model::{AttemptId, RunId, RunState, StoreId};
@@ -50,7 +51,6 @@ pub(crate) fn letter(queue: &QueueId, payload: impl Into<Bytes>) -> DeadLetter {
         queue: queue.to_string(),
         topic: "job".to_owned(),
         at_ms: 0,
-        by_broker: false,
         payload: payload.into(),
     }
 }
@@ -82,6 +82,18 @@ pub(crate) async fn read(
     let payload = letter.encode().expect("encodes");
     fixture.put(&QueueId::Dead, payload).await;
     assert_eq!(handle(engine, executor).await, 1);
+}
+
+/// The same of a letter that the broker has moved by itself.
+pub(crate) async fn read_moved(
+    fixture: &Fixture,
+    letter: &DeadLetter,
+    engine: &mut ManualEngine,
+    executor: &mut FakeExecutor,
+) {
+    let moved = cueline_broker::conformance::Fault::MovedByBroker;
+    fixture.broker_faults.next(Operation::Fetch, moved, 1);
+    read(fixture, letter, engine, executor).await;
 }
 
 pub(crate) async fn stored_letters(fixture: &Fixture) -> usize {
@@ -246,7 +258,7 @@ async fn a_trigger_moved_by_the_broker_or_a_drain_does_not_end_its_attempt() {
     let trigger = e1.accept().await.remove(0);
     let genuine = letter(&e1.queue(), encode(&trigger));
     let by_broker = DeadLetter {
-        by_broker: true,
+        reason: "the broker dropped it".to_owned(),
         ..genuine.clone()
     };
     // A newer scheduler can read what the one that drained the queue could not.
@@ -254,10 +266,35 @@ async fn a_trigger_moved_by_the_broker_or_a_drain_does_not_end_its_attempt() {
         reason: "failed to route the trigger again: failed to read the message".to_owned(),
         ..genuine.clone()
     };
-    for moved in [by_broker, by_drain] {
-        read(&fixture, &moved, &mut engine, &mut e1).await;
-        assert_eq!(fixture.state(run).await, RunState::Queued, "{moved:?}");
+    read_moved(&fixture, &by_broker, &mut engine, &mut e1).await;
+    assert_eq!(fixture.state(run).await, RunState::Queued);
+    read(&fixture, &by_drain, &mut engine, &mut e1).await;
+    assert_eq!(fixture.state(run).await, RunState::Queued);
+    read(&fixture, &genuine, &mut engine, &mut e1).await;
+    assert_eq!(fixture.state(run).await, RunState::Failed);
+}
+
+/// In a rolling upgrade the executor's build may be the wrong one. Reconcile publishes the trigger again, at most ten times.
+#[tokio::test]
+async fn a_trigger_that_its_executors_build_cannot_read_does_not_end_its_attempt() {
+    let fixture = Fixture::new().await;
+    let (mut engine, mut e1, run) = queued_in(&fixture, json!({})).await;
+    let trigger = e1.accept().await.remove(0);
+    let genuine = letter(&e1.queue(), encode(&trigger));
+    let message = encode(&trigger);
+    let of_other_version = String::from_utf8(message.clone()).expect("UTF-8");
+    let of_other_version = of_other_version.replacen("\"v\":1", "\"v\":2", 1);
+    let shortened = &message[..message.len() / 2];
+    for unreadable in [of_other_version.as_bytes(), shortened] {
+        let reason = decode::<Trigger>(unreadable).expect_err("unreadable");
+        let refused = DeadLetter {
+            reason: reason.to_string(),
+            ..genuine.clone()
+        };
+        read(&fixture, &refused, &mut engine, &mut e1).await;
+        assert_eq!(fixture.state(run).await, RunState::Queued, "{reason}");
     }
+    assert_eq!(stored_letters(&fixture).await, 2);
     read(&fixture, &genuine, &mut engine, &mut e1).await;
     assert_eq!(fixture.state(run).await, RunState::Failed);
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{DeadLetter, QueueId, Settlement};
+use cueline_broker::{QueueId, Settlement};
 use cueline_engine::{EngineOptions, ManualEngine, Origins};
+use cueline_model::StoreId;
 use cueline_protocol::{SigningKey, SigningKeys, Trigger, decode};
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, actor, name, tick};
-use crate::refused_triggers::{letter, read};
+use crate::refused_triggers::{letter, read_moved};
 
 fn key() -> SigningKey {
     SigningKey::from_seed([1; 32])
@@ -202,11 +203,8 @@ async fn a_signed_trigger_that_the_broker_moved_is_replayed_with_its_signature()
     let mut by_stranger = trigger.clone();
     let forged = SigningKey::from_seed([9; 32]).sign(&mut by_stranger);
     for payload in [genuine.clone(), forged.into()] {
-        let moved = DeadLetter {
-            by_broker: true,
-            ..letter(&e1.queue(), payload)
-        };
-        read(&fixture, &moved, &mut engine, &mut e1).await;
+        let moved = letter(&e1.queue(), payload);
+        read_moved(&fixture, &moved, &mut engine, &mut e1).await;
     }
     let ids: Vec<i64> = fixture.dead_letters().await.iter().map(|l| l.id).collect();
     let replayed = engine
@@ -220,30 +218,35 @@ async fn a_signed_trigger_that_the_broker_moved_is_replayed_with_its_signature()
     assert_eq!(taken, [(genuine, trigger)]);
 }
 
-/// A worker may send a trigger that it has received as if the broker had moved it from a queue of another namespace.
+/// A worker may put a trigger that it has received where the broker drops it.
 #[tokio::test]
 async fn a_signed_trigger_belongs_to_the_executor_that_it_is_signed_for() {
     let fixture = Fixture::new().await;
-    let e1 = fixture.enrolled_executor("e1", 1).await;
+    let mut e1 = fixture.enrolled_executor("e1", 1).await;
     let origins = Origins::enrolled(fixture.store.clone());
     let mut engine = fixture.signing_engine(keys(), origins).await;
     e1.heartbeat().await;
     fixture.apply("job", json!({})).await;
     fixture.trigger("job").await;
     assert_eq!(tick(&mut engine).await, 1);
-    let (genuine, _) = take(&fixture, &e1.queue()).await.remove(0);
+    let (genuine, trigger) = take(&fixture, &e1.queue()).await.remove(0);
+    // A scheduler with the same keys and another store.
+    let mut of_other_store = Trigger {
+        store: StoreId(trigger.store.0 ^ 1),
+        ..trigger
+    };
+    let of_other_store = key().sign(&mut of_other_store);
     let of_team = QueueId::Executor {
         group: "team-b/default".to_owned(),
         executor: "e1".to_owned(),
     };
-    let moved = DeadLetter {
-        by_broker: true,
-        ..letter(&of_team, genuine)
-    };
-    let payload = moved.encode().expect("encodes");
-    fixture.put(&QueueId::Dead, payload).await;
-    let stored = engine.store_dead_letters().await;
-    assert_eq!(stored.expect("stores"), 1);
-    let stored = fixture.dead_letters().await.remove(0);
-    assert_eq!((stored.origin, stored.namespace), (None, None));
+    for moved in [
+        letter(&of_team, genuine),
+        letter(&e1.queue(), of_other_store),
+    ] {
+        read_moved(&fixture, &moved, &mut engine, &mut e1).await;
+        let stored = fixture.dead_letters().await.pop().expect("a letter");
+        assert_eq!((stored.origin, stored.namespace), (None, None));
+    }
+    assert_eq!(fixture.dead_letters().await.len(), 2);
 }

@@ -1,5 +1,7 @@
 //! Dead letters of unusual size, and a dead-letter queue without room.
 
+use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
 use bytes::Bytes;
 use cueline_broker::{DeadLetter, DeadLetterSeal, Driver, ErrorKind, QueueId, Settlement};
 use cueline_broker_nats::{NatsOptions, StreamLimits};
@@ -117,4 +119,30 @@ async fn a_message_stays_unsettled_when_the_dead_letter_queue_is_full() {
     let third = fetch_all(&driver, &QueueId::Dead, 1).await;
     let third = DeadLetter::decode(&third[0].payload).unwrap();
     assert_eq!(third.payload, "2");
+}
+
+/// The stream drops the second of two messages with one id. An account that may publish dead letters of its own must not
+/// suppress those of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_other_client_knows_the_id_of_a_dead_letter() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, queue) = with_queue(&server, patient()).await;
+        driver.declare(&QueueId::Dead).await.unwrap();
+        let client = raw_client(&server).await;
+        // The message below is the first one in the stream of triggers.
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, "CUELINE_TRIGGERS:1");
+        let subject = "cueline.dead.billing.two.invoices";
+        let sent = client.publish_with_headers(subject, headers, "forged".into());
+        sent.await.unwrap();
+        client.flush().await.unwrap();
+        publish(&driver, &[message(&queue, 0)]).await;
+        let fetched = fetch_all(&driver, &queue, 1).await;
+        settle(&driver, &queue, &fetched, dead("why")).await;
+        let letters = fetch_all(&driver, &QueueId::Dead, 2).await;
+        let letter = DeadLetter::decode(&letters[1].payload).unwrap();
+        assert_eq!(letter.reason, "why");
+    })
+    .await;
 }

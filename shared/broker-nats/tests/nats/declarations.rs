@@ -8,8 +8,8 @@ use cueline_test_support::{SOON, eventually};
 use serde_json::{Value, json};
 
 use crate::fixture::{
-    connect, connect_to, connect_with, executor, on_each_version, patient, raw_client, start,
-    with_queue,
+    ack, connect, connect_to, connect_with, declare, executor, fetch_all, messages,
+    on_each_version, patient, publish, raw_client, start, with_queue,
 };
 
 /// Calls the `JetStream` API without the driver.
@@ -208,4 +208,40 @@ async fn an_account_without_jetstream_is_reported() {
     let driver = connect_to(&address, patient()).await;
     let error = driver.declare(&executor("one")).await.unwrap_err();
     assert!(error.to_string().contains("JetStream"), "{error}");
+}
+
+/// A scheduler waits for the results up to the newest one of an earlier look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_position_of_the_results_does_not_drop_with_their_consumer() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, client) = (connect(&server).await, raw_client(&server).await);
+        let queue = QueueId::Results;
+        declare(&driver, &queue).await;
+        publish(&driver, &messages(&queue, 0..60)).await;
+        let fetched = fetch_all(&driver, &queue, 60).await;
+        let odd: Vec<_> = fetched.into_iter().skip(1).step_by(2).collect();
+        ack(&driver, &queue, &odd).await;
+        let settled = async || {
+            let stats = driver.stats(&[QueueId::Results]).await.unwrap();
+            stats.of(&QueueId::Results).unwrap().settled.unwrap()
+        };
+        let then = settled().await;
+        assert_eq!((then.position, then.newest), (0, 60));
+        call(
+            &client,
+            "CONSUMER.DELETE.CUELINE_RESULTS.results",
+            &json!({}),
+        )
+        .await;
+        declare(&driver, &queue).await;
+        let now = settled().await;
+        assert_eq!((now.newest, now.incarnation), (60, then.incarnation));
+        assert!(now.position < 60, "{now:?}");
+
+        driver.delete(&queue, false).await.unwrap();
+        declare(&driver, &queue).await;
+        assert_ne!(settled().await.incarnation, then.incarnation);
+    })
+    .await;
 }

@@ -1,20 +1,44 @@
 //! Publishing and fetching at the limits of streams and consumers.
 
 use bytes::Bytes;
-use cueline_broker::{Driver, ErrorKind, Refusal, Settlement};
+use cueline_broker::{Driver, ErrorKind, QueueId, Refusal, Settlement};
 use cueline_broker_nats::{NatsOptions, StreamLimits};
-use cueline_test_servers::nats::Version;
+use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_support::{SOON, eventually};
+use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::fixture::{
-    FETCH_WAIT, ack, connect, fetch_all, message, message_count, messages, numbers,
-    on_each_version, patient, publish, publish_one, settle, start, with_queue,
+    FETCH_WAIT, ack, connect, declare, fetch_all, message, message_count, messages, numbers,
+    on_each_version, patient, publish, publish_one, raw_client, settle, start, with_queue,
 };
 
 /// Without a report of the server, the driver looks a queue up again after this time.
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(30);
+
+/// A permission such as `cueline.request._._.*` is for one token. A slash in it must not look like a namespace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_with_one_token_for_its_job_names_no_namespace() {
+    on_each_version(async |version| {
+        let server = start(version);
+        let driver = connect(&server).await;
+        declare(&driver, &QueueId::Requests).await;
+        let client = raw_client(&server).await;
+        for token in ["team-a%2Freport", "team-a/report", "team-a.report"] {
+            let subject = format!("cueline.request._._.{token}");
+            client.publish(subject, Bytes::new()).await.unwrap();
+        }
+        client.flush().await.unwrap();
+        let fetched = fetch_all(&driver, &QueueId::Requests, 3).await;
+        let topics: Vec<&str> = fetched.iter().map(|d| d.topic.as_str()).collect();
+        assert_eq!(
+            topics,
+            ["team-a%2Freport", "team-a%2Freport", "team-a/report"]
+        );
+    })
+    .await;
+}
 
 /// At a delivery limit, the consumer would leave the message in the work queue for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,4 +190,60 @@ async fn a_batch_may_be_larger_than_the_window_and_an_id_longer_than_a_header() 
     assert_eq!(numbers(&all), (0..500).collect::<Vec<_>>());
     ack(&driver, &queue, &all).await;
     assert_eq!(message_count(&driver).await, 0);
+}
+
+/// A scheduler must not run out of memory because another client fills the results queue with large messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_asks_for_16_mib_at_most() {
+    const COUNT: usize = 24;
+    on_each_version(async |version| {
+        let server = start(version);
+        let (driver, queue) = with_queue(&server, patient()).await;
+        let largest = driver.capabilities().max_payload_bytes;
+        for number in 0..COUNT {
+            let mut outgoing = message(&queue, number);
+            outgoing.payload = Bytes::from(vec![b'x'; largest]);
+            publish(&driver, &[outgoing]).await;
+        }
+        let mut left = COUNT;
+        while left > 0 {
+            let fetched = driver.fetch(&queue, COUNT, FETCH_WAIT).await.unwrap();
+            let bytes: usize = fetched.iter().map(|d| d.payload.len()).sum();
+            assert!(bytes <= 16 << 20, "{bytes} bytes");
+            ack(&driver, &queue, &fetched).await;
+            left -= fetched.len();
+        }
+        assert_eq!(message_count(&driver).await, 0);
+    })
+    .await;
+}
+
+/// A stream may have messages from before the server's limit was lowered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_larger_than_a_fetch_asks_for_is_delivered() {
+    on_each_version(async |version| {
+        let large = |_: &Path| Ok("max_payload: 33554432".to_owned());
+        let mut server = Nats::start_with(version, large).unwrap();
+        let declaring = connect(&server).await;
+        declare(&declaring, &QueueId::Requests).await;
+        let client = raw_client(&server).await;
+        let sizes = [10, 17 << 20, 20];
+        for bytes in sizes {
+            let payload = Bytes::from(vec![b'x'; bytes]);
+            // The reply says that the stream has stored it.
+            client
+                .request("cueline.request._._.report", payload)
+                .await
+                .unwrap();
+        }
+        declaring.close().await;
+        server.stop().unwrap();
+        server.configure("max_payload: 1048576").unwrap();
+        server.start_again().unwrap();
+        let driver = connect(&server).await;
+        let fetched = fetch_all(&driver, &QueueId::Requests, sizes.len()).await;
+        let arrived: Vec<usize> = fetched.iter().map(|d| d.payload.len()).collect();
+        assert_eq!(arrived, sizes);
+    })
+    .await;
 }

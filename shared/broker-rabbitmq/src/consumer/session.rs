@@ -112,6 +112,7 @@ impl Session {
                 payload: message.payload.clone(),
                 redelivered: message.redelivered,
                 deliveries: message.deliveries,
+                moved_by_broker: message.moved_by_broker,
             });
             self.deadlines.insert((deadline, receipt));
             let unsettled = Unsettled {

@@ -133,7 +133,7 @@ async fn the_server_dead_letters_a_trigger_past_its_delivery_limit() {
     assert_eq!(letter.queue, queue.to_string());
     assert_eq!(letter.topic, "invoices");
     assert_eq!(&letter.payload[..], b"5");
-    assert!(letter.by_broker, "no receiver refused it");
+    assert!(dead[0].moved_by_broker, "no receiver refused it");
     assert!(
         letter.reason.contains("delivery_limit"),
         "{}",
@@ -198,6 +198,7 @@ async fn a_missing_dead_letter_queue_is_declared() {
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     driver.settle(&queue, &dead).await.unwrap();
     let letters = take(&*driver, &QueueId::Dead, 1).await;
+    assert!(!letters[0].moved_by_broker);
     let letter = DeadLetter::decode(&letters[0].payload).unwrap();
     assert_eq!(letter.reason, "why");
     assert!(driver.delete(&queue, true).await.unwrap(), "it is acked");

@@ -70,6 +70,8 @@ pub enum Fault {
     /// [`Driver::stats`] counts only this much: without [`Coverage::All`] no unsettled messages, and nothing if it is
     /// [`Coverage::Unsure`]. Any other call succeeds.
     Coverage(Coverage),
+    /// [`Driver::fetch`] says of each message that the broker has moved it. Any other call succeeds.
+    MovedByBroker,
 }
 
 #[derive(Debug, Default)]
@@ -183,7 +185,7 @@ async fn meet<T>(
         ))
     };
     match fault {
-        None | Some(Fault::Coverage(_) | Fault::Held) => call.await,
+        None | Some(Fault::Coverage(_) | Fault::Held | Fault::MovedByBroker) => call.await,
         Some(Fault::Before(kind)) => failed(kind),
         Some(Fault::After(kind)) => {
             call.await?;
@@ -248,8 +250,16 @@ impl Driver for Faulty {
         max: usize,
         wait: Duration,
     ) -> Result<Vec<Delivery>, BrokerError> {
-        let call = self.driver.fetch(queue, max, wait);
-        self.call(Operation::Fetch, call).await
+        let fault = self.faults.of_call(Operation::Fetch);
+        self.hold(fault).await;
+        let fetch = self.driver.fetch(queue, max, wait);
+        let mut deliveries = meet(fault, Operation::Fetch, fetch).await?;
+        if fault == Some(Fault::MovedByBroker) {
+            for delivery in &mut deliveries {
+                delivery.moved_by_broker = true;
+            }
+        }
+        Ok(deliveries)
     }
 
     async fn stop_fetching(&self, queue: &QueueId) -> Result<(), BrokerError> {

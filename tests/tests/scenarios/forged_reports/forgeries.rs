@@ -228,33 +228,36 @@ impl Attack {
         let request = Bytes::from(serde_json::to_vec(&request)?);
         let report = Bytes::from(self.report("one", self.of_one, &ended()));
         let as_one = Sealer::new(executor("one"), self.key.clone());
-        let requests = letter("requests", request.clone(), false)?;
-        let of_one = letter("x.default.one", request, false)?;
+        let requests = letter("requests", request.clone())?;
+        let of_one = letter("x.default.one", request)?;
         let seal =
             |sealer: &Sealer, letter: &[u8]| sealer.seal(Purpose::DeadLetter, letter.to_vec());
         Ok(vec![
             seal(&self.two, &requests),
-            seal(&self.two, &letter("results", report, false)?),
+            seal(&self.two, &letter("results", report)?),
             seal(&self.two, &of_one),
             seal(&as_one, &of_one),
             requests,
         ])
     }
 
-    /// A letter that claims to be one of those that the broker moves by itself, which have no seal.
+    /// A letter that claims to be one of those that the broker moves by itself, which have no seal. Only a driver may say
+    /// so.
     pub(super) fn moved_letter(&self) -> Result<Vec<u8>> {
         let report = Bytes::from(self.report("one", self.of_one, &ended()));
-        letter("results", report, true)
+        let letter = letter("results", report)?;
+        let mut claim: Value = serde_json::from_slice(&letter)?;
+        claim["by_broker"] = json!(true);
+        Ok(claim.to_string().into_bytes())
     }
 }
 
-fn letter(queue: &str, payload: Bytes, by_broker: bool) -> Result<Vec<u8>> {
+fn letter(queue: &str, payload: Bytes) -> Result<Vec<u8>> {
     let letter = DeadLetter {
         reason: format!("{WICKED} {queue}"),
         queue: queue.to_owned(),
         topic: "held".to_owned(),
         at_ms: now().as_millis(),
-        by_broker,
         payload,
     };
     Ok(letter.encode()?.to_vec())

@@ -1,5 +1,6 @@
 //! Puts several reports into one message. A broker's work depends on the number of messages more than on their size.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use cueline_broker::{Outgoing, QueueId};
@@ -26,6 +27,9 @@ pub(super) struct Message {
 /// Makes messages of reports.
 pub(super) struct MessageWriter {
     settings: Arc<Settings>,
+    /// Begins all message ids. A stream drops the second of two messages with one id, also if another user of the broker
+    /// published the first. Nothing else that the worker sends has this number, so no other worker knows it.
+    nonce: u64,
     /// Number of the last message of this process. It makes message ids unique.
     counter: u64,
     /// The largest message of several reports with its seal, in bytes. It is lowered when the broker accepts less.
@@ -36,6 +40,8 @@ impl MessageWriter {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
         Self {
             settings,
+            // It decides nothing, so it needs no seed.
+            nonce: RandomState::new().hash_one(std::process::id()),
             counter: 0,
             max_bytes: MAX_BYTES,
         }
@@ -78,8 +84,7 @@ impl MessageWriter {
         let mut id = self.report_id(first);
         if !others.is_empty() {
             // The first report may be resent together with other ones. That message must not have the id of this one.
-            let (incarnation, counter) = (&self.settings.incarnation, self.counter);
-            id = format!("{id}+{}:{incarnation}:{counter}", others.len());
+            id = format!("{id}+{}:{}", others.len(), self.counter);
         }
         let one_job = others.iter().all(|report| report.job == first.job);
         let topic = if one_job {
@@ -103,14 +108,12 @@ impl MessageWriter {
             AttemptEvent::Started { .. } => "started".to_owned(),
             AttemptEvent::Progress { .. } => format!("progress:{}", self.counter),
             AttemptEvent::Log { lines } => format!("log:{}", lines.first().map_or(0, |l| l.seq)),
-            AttemptEvent::Ended { .. } if report.resend => {
-                format!("again:{}:{}", self.settings.incarnation, self.counter)
-            }
+            AttemptEvent::Ended { .. } if report.resend => format!("again:{}", self.counter),
             AttemptEvent::Ended { .. } => "ended".to_owned(),
         };
         let run = report.key.run;
-        let store = run.store.short();
-        format!("{store}:{run}:{}:{suffix}", report.key.attempt)
+        let (nonce, store) = (self.nonce, run.store.short());
+        format!("{nonce:016x}:{store}:{run}:{}:{suffix}", report.key.attempt)
     }
 
     fn wire(&self, report: &Report) -> ReportMessage {

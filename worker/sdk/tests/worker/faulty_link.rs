@@ -1,7 +1,8 @@
 //! A worker's link to the broker with faults that a test switches on and off.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,6 +34,8 @@ pub(crate) struct FaultyLink {
     pub(crate) refused: AtomicUsize,
     /// Sent heartbeats, including lost ones.
     pub(crate) heartbeats: AtomicUsize,
+    /// The ids of the published messages.
+    pub(crate) message_ids: Mutex<BTreeSet<String>>,
 }
 
 impl FaultyLink {
@@ -49,6 +52,7 @@ impl FaultyLink {
             failed_dead: AtomicUsize::default(),
             refused: AtomicUsize::default(),
             heartbeats: AtomicUsize::default(),
+            message_ids: Mutex::default(),
         })
     }
 
@@ -124,6 +128,8 @@ impl Driver for FaultyLink {
 
     async fn publish(&self, batch: &[Outgoing]) -> Result<Vec<Result<(), Refusal>>, BrokerError> {
         self.check()?;
+        let ids = batch.iter().map(|message| message.id.clone());
+        self.message_ids.lock().expect("lock").extend(ids);
         self.driver.publish(batch).await
     }
 

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use cueline_broker_embedded::EmbeddedOptions;
-use cueline_model::{Block, DurationMs, HandlerSpec, OutcomeKind, handler::ShellSpec};
+use cueline_model::{
+    AttemptEvent, Block, DurationMs, HandlerSpec, OutcomeKind, handler::ShellSpec,
+};
 use cueline_protocol::{SigningKey, VerifyingKeys};
 use cueline_worker::StopReason;
 
@@ -122,4 +124,28 @@ async fn outcomes_that_are_too_large_together_are_published_one_by_one() {
     for run in 1..=60 {
         assert_eq!(fixture.outcomes(run).len(), 1, "of run {run}");
     }
+}
+
+/// A stream drops the second of two messages with one id. The owner of another worker's account may publish the first.
+#[tokio::test]
+async fn the_message_ids_of_reports_cannot_be_told_from_their_attempts() {
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let fixture = Fixture::new().await;
+        let worker = fixture.start();
+        fixture.publish(&[trigger(1, "gate", Block::Serial)]).await;
+        // The start and the outcome are messages of their own, and each has one report.
+        fixture
+            .wait("a reported start", || {
+                let mut reports = fixture.reports().into_iter();
+                reports.find(|report| matches!(report.event, AttemptEvent::Started { .. }))
+            })
+            .await;
+        fixture.gate.add_permits(1);
+        fixture.outcome(1).await;
+        worker.drain().await;
+        ids.push(fixture.link.message_ids.lock().expect("lock").clone());
+    }
+    assert!(ids.iter().all(|of_one| of_one.len() >= 2), "{ids:?}");
+    assert!(ids[0].is_disjoint(&ids[1]), "{ids:?}");
 }
