@@ -223,7 +223,7 @@ pub(crate) struct TriggerArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunCommand {
     /// List runs, newest first
-    List(RunListArgs),
+    List(Box<RunListArgs>),
     /// Show one run with its timeline
     Show(RunShowArgs),
     /// Print a run's log

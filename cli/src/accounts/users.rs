@@ -31,15 +31,15 @@ pub(super) async fn list(api: &Api, out: Out, args: &UserListArgs) -> Result<(),
     let page: UserPage = read(answer)?;
     let mut table = out.table(&["USER", "NAME", "LOGIN", "GRANTS", "LAST LOGIN"]);
     for user in &page.users {
-        let (login, paint) = login(user);
-        let last = user.last_login_at;
-        let last = last.map_or_else(|| "–".to_owned(), |at| human::relative(at, page.now));
+        let (kind, paint) = login(user);
+        let at = user.last_login_at;
+        let login_time = at.map_or_else(|| "–".to_owned(), |at| human::relative(at, page.now));
         table.add_row(vec![
             cell(user.name.as_str(), None),
             cell(human::one_line(&user.display_name, 40), None),
-            cell(login, paint),
+            cell(kind, paint),
             cell(grant::shown(&user.grants, user.grants_unreadable), None),
-            cell(last, None),
+            cell(login_time, None),
         ]);
     }
     out.print_table(

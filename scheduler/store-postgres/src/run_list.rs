@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cueline_model::RunId;
+use cueline_model::{ExecutorName, GroupName, JobName, RunId, Timestamp};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::adapter::definitions::JobsById;
 use cueline_store::adapter::job_list::{fits_runs, has_labels, looked_up_groups, name_range};
@@ -145,14 +145,14 @@ impl PgStore {
         let groups = looked_up_groups(&filter.groups, filter.within.as_deref());
         let rows: Vec<JobRow> = if !filter.jobs.is_empty() {
             let rows: Vec<JobRow> = sqlx::query_as(JOBS_NAMED)
-                .bind(column(&filter.jobs, |name| name.as_str()))
+                .bind(column(&filter.jobs, JobName::as_str))
                 .fetch_all(&mut *conn)
                 .await?;
             require_names(&filter.jobs, rows.iter().map(|row| row.2.as_str()))?;
             rows
         } else if let Some(groups) = groups {
             sqlx::query_as(JOBS_OF_GROUPS)
-                .bind(column(&groups, |group| group.as_str()))
+                .bind(column(&groups, GroupName::as_str))
                 .bind(to_i64(most + 1))
                 .fetch_all(&mut *conn)
                 .await?
@@ -246,8 +246,8 @@ impl PgStore {
         let filter = listing.filter;
         let source = &listing.source;
         let jobs = &mut listing.jobs;
-        let since = filter.since.map_or(i64::MIN, |at| at.as_millis());
-        let until = filter.until.map_or(i64::MAX, |at| at.as_millis());
+        let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
+        let until = filter.until.map_or(i64::MAX, Timestamp::as_millis);
         let (low, high) = id_range(ids.iter().copied());
         let any_state = filter.states.is_empty() || *source != RunSource::All;
         let rows: Vec<(i64, i64)> = sqlx::query_as(FITTING)
@@ -259,7 +259,7 @@ impl PgStore {
             .bind(filter.kinds.is_empty())
             .bind(column(&filter.kinds, |kind| i16::from(kind.code())))
             .bind(filter.executors.is_empty())
-            .bind(column(&filter.executors, |name| name.as_str()))
+            .bind(column(&filter.executors, ExecutorName::as_str))
             .bind(since)
             .bind(until)
             .fetch_all(&mut *conn)

@@ -189,12 +189,15 @@ async fn lists_of_jobs_use_their_indexes() {
     }
 }
 
+/// Makes a filter, and what the plan of its statement says.
+type AuditCase = (fn(&mut AuditFilter), &'static str);
+
 /// Each filter of the audit log uses its index, and stops at its limit.
 #[tokio::test]
 async fn lists_of_the_audit_log_use_their_indexes() {
     let (_dir, store) = store().await;
     let by_number = "SEARCH audit USING INTEGER PRIMARY KEY";
-    let cases: [(fn(&mut AuditFilter), &str); 12] = [
+    let cases: [AuditCase; 12] = [
         (|_| {}, by_number),
         (|f| f.order = Order::Ascending, by_number),
         (|f| f.actors = vec!["x".to_owned()], "audit_actor (actor=?"),

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use cueline_model::{RunId, RunState};
+use cueline_model::{RunId, RunState, Timestamp};
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::adapter::definitions::JobsById;
 use cueline_store::adapter::job_list::{fits_runs, has_labels, looked_up_groups, name_range};
@@ -234,8 +234,8 @@ impl SqliteStore {
         let filter = listing.filter;
         let source = &listing.source;
         let jobs = &mut listing.jobs;
-        let since = filter.since.map_or(i64::MIN, |at| at.as_millis());
-        let until = filter.until.map_or(i64::MAX, |at| at.as_millis());
+        let since = filter.since.map_or(i64::MIN, Timestamp::as_millis);
+        let until = filter.until.map_or(i64::MAX, Timestamp::as_millis);
         let states: &[RunState] = if *source == RunSource::All {
             &filter.states
         } else {

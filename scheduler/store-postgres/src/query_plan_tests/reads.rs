@@ -13,6 +13,7 @@ use crate::{
 };
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of statements")]
 async fn reads_use_their_indexes() {
     let s = fixture().await;
     let (ids, low, high) = s.some();
@@ -165,10 +166,13 @@ fn bound(query: Explained<'_>, parameters: Vec<Bound>) -> Explained<'_> {
         })
 }
 
+/// Makes a filter, and the index that it uses.
+type AuditCase = (fn(&mut AuditFilter), &'static str);
+
 /// Filters of the audit log with the index that each one uses.
 fn audit_filters() -> Vec<(AuditFilter, &'static str)> {
     let text = || vec!["none".to_owned()];
-    let cases: [(fn(&mut AuditFilter), &'static str); 10] = [
+    let cases: [AuditCase; 10] = [
         (|_| {}, "audit_pkey"),
         (|f| f.order = Order::Ascending, "audit_pkey"),
         (|f| f.result = Some(AuditResult::Refused), "audit_refused"),

@@ -3,6 +3,7 @@
 //! Names sort by their bytes. A range of names begins with `from`, and ends before `below`.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use cueline_model::{AccessScope, GroupName, Job, JobId, JobName, Namespace, Timestamp};
@@ -202,7 +203,11 @@ fn has_group(
 }
 
 /// Whether the job has all labels. A job whose definition cannot be read has none.
-pub fn has_labels(labels: &[LabelFilter], jobs: &HashMap<i64, Arc<Job>>, id: i64) -> bool {
+pub fn has_labels(
+    labels: &[LabelFilter],
+    jobs: &HashMap<i64, Arc<Job>, impl BuildHasher>,
+    id: i64,
+) -> bool {
     labels.is_empty()
         || jobs
             .get(&id)

@@ -38,10 +38,11 @@ async fn jobs(fixture: &Fixture) -> Vec<JobSpec> {
         spec("z", "g", &[("tier", "1")]),
     ];
     fixture.apply(&specs).await;
-    let paused = fixture
+    fixture
         .store
-        .set_job_enabled(&name("b"), false, &actor("me"));
-    paused.await.expect("pauses");
+        .set_job_enabled(&name("b"), false, &actor("me"))
+        .await
+        .expect("pauses");
     specs
 }
 
@@ -109,7 +110,7 @@ pub async fn jobs_are_listed_by_every_filter(fixture: &Fixture) {
             f.within = Some(vec![
                 AccessScope::Group(name("h")),
                 AccessScope::Group(name("g")),
-            ])
+            ]);
         },
         |f| {
             f.within = Some(vec![
@@ -188,8 +189,11 @@ pub async fn a_list_of_jobs_goes_on_while_jobs_change(fixture: &Fixture) {
         ..JobFilter::default()
     };
     let first = fixture.store.list_jobs(&filter).await.expect("lists");
-    let deleted = fixture.store.delete_job(&name("b"), &actor("me"));
-    deleted.await.expect("deletes");
+    fixture
+        .store
+        .delete_job(&name("b"), &actor("me"))
+        .await
+        .expect("deletes");
     fixture.apply(&["aa", "bb"].map(by_hand)).await;
     filter.after = first.next;
     let rest = listed_jobs(fixture, &filter).await;
@@ -253,10 +257,12 @@ async fn runs(fixture: &Fixture) -> (Vec<JobSpec>, Vec<Run>) {
         claimed.extend(fixture.claim(node).await);
         for (index, run) in claimed.iter().enumerate().skip(round) {
             let executor = if index % 2 == 0 { "e1" } else { "e2" };
-            let begun = fixture.store.begin_dispatch(node, &[mark(run, executor)]);
+            let marks = [mark(run, executor)];
+            let begun = fixture.store.begin_dispatch(node, &marks);
             begun.await.expect("begins");
             if index % 3 == 0 {
-                let confirmed = fixture.store.confirm_dispatch(&[attempt(run)]);
+                let attempts = [attempt(run)];
+                let confirmed = fixture.store.confirm_dispatch(&attempts);
                 confirmed.await.expect("confirms");
             } else if index % 3 == 1 {
                 fixture

@@ -11,7 +11,12 @@ use crate::{
 fn letter(n: usize, origin: Option<&str>) -> NewDeadLetter {
     NewDeadLetter {
         key: format!("key-{n}"),
-        queue: if n % 2 == 0 { "results" } else { "dead" }.to_owned(),
+        queue: if n.is_multiple_of(2) {
+            "results"
+        } else {
+            "dead"
+        }
+        .to_owned(),
         topic: format!("job-{}", n % 3),
         reason: "a test".to_owned(),
         at: START.plus_ms(n as u64 * 1_000),
@@ -116,7 +121,7 @@ pub async fn entries_are_listed_in_both_directions(fixture: &Fixture) {
     let entries: Vec<NewAuditEntry> = (0..12)
         .map(|n| NewAuditEntry {
             actor: actor(actors[n % 3]),
-            action: if n % 2 == 0 {
+            action: if n.is_multiple_of(2) {
                 "job.pause"
             } else {
                 "user.create"
@@ -189,19 +194,19 @@ pub async fn versions_are_listed_in_both_directions(fixture: &Fixture) {
     }
     let job = fixture.store.job(&spec.name).await.expect("exists").job;
     let last = u64::try_from(job.version).expect("a version");
-    let list = async |order, after, limit| {
+    let versions = async |order, after, limit| {
         let found = fixture.store.job_versions(&spec.name, order, after, limit);
         let found = found.await.expect("lists");
         found.iter().map(|v| v.version).collect::<Vec<_>>()
     };
     let all: Vec<u64> = (last - 4..=last).collect();
-    assert_eq!(list(Order::Ascending, None, 100).await, all);
-    assert_eq!(list(Order::Ascending, Some(all[1]), 2).await, all[2..4]);
+    assert_eq!(versions(Order::Ascending, None, 100).await, all);
+    assert_eq!(versions(Order::Ascending, Some(all[1]), 2).await, all[2..4]);
     let newest: Vec<u64> = all.iter().rev().copied().collect();
-    assert_eq!(list(Order::Descending, None, 100).await, newest);
+    assert_eq!(versions(Order::Descending, None, 100).await, newest);
     assert_eq!(
-        list(Order::Descending, Some(newest[1]), 2).await,
+        versions(Order::Descending, Some(newest[1]), 2).await,
         newest[2..4]
     );
-    assert!(list(Order::Ascending, Some(last), 2).await.is_empty());
+    assert!(versions(Order::Ascending, Some(last), 2).await.is_empty());
 }
