@@ -144,6 +144,14 @@ impl Body {
         Fields { fields, errors }
     }
 
+    /// Refuses a missing body, where an empty object would change much.
+    pub(crate) fn given(self) -> Result<Self, Problem> {
+        match self.0 {
+            None => Err(Problem::malformed("there is no body; send an object")),
+            Some(_) => Ok(self),
+        }
+    }
+
     /// The fields as they are given. A missing body counts as an empty object.
     pub(crate) fn into_object(self) -> Map<String, Value> {
         self.0.unwrap_or_default()

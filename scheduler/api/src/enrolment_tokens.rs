@@ -44,7 +44,7 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
     operation_id = "worker_key_token",
     tag = "worker keys",
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A second request of the same caller with the same key creates no token."),
+        ("Idempotency-Key" = Option<openapi::IdempotencyKeyHeader>, Header, description = "A second request of the same caller with the same key creates no token."),
     ),
     request_body = Option<openapi::NewEnrolmentToken>,
     responses(

@@ -134,7 +134,7 @@ pub(crate) async fn list(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an earlier response."),
+        ("If-None-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of an earlier response."),
     ),
     responses(
         (status = 200, description = "The job.", body = openapi::JobView, headers(("ETag" = String, description = "The version of the job."))),
@@ -162,7 +162,7 @@ pub(crate) async fn show(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the job."),
     ),
     responses(
         (status = 200, description = "The job is deleted.", body = JobRef),
@@ -194,7 +194,7 @@ pub(crate) async fn delete(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the job."),
     ),
     responses(
         (status = 200, description = "The job is paused.", body = JobRef, headers(("ETag" = String, description = "The version of the job."))),
@@ -229,7 +229,7 @@ pub(crate) async fn pause(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the job."),
     ),
     responses(
         (status = 200, description = "The job is resumed.", body = JobRef, headers(("ETag" = String, description = "The version of the job."))),
@@ -264,8 +264,8 @@ pub(crate) async fn resume(
     tag = "jobs",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job."),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the job."),
+        ("Idempotency-Key" = Option<openapi::IdempotencyKeyHeader>, Header, description = "The same as `idempotency_key` in the body."),
     ),
     request_body = Option<openapi::TriggerRequest>,
     responses(

@@ -27,8 +27,8 @@ use crate::query;
     description = "It does what an apply of this one definition does.",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the version that is replaced, or `*` for any."),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: the job must not exist."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the version that is replaced, or `*` for any."),
+        ("If-None-Match" = Option<openapi::EntityTags>, Header, description = "`*`: the job must not exist."),
     ),
     request_body = openapi::JobReplacement,
     responses(

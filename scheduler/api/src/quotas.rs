@@ -164,7 +164,7 @@ pub(crate) async fn set(
     body: Body,
 ) -> Result<Json<QuotaPage>, Problem> {
     query::none(&uri)?;
-    let mut fields = body.fields(&[
+    let mut fields = body.given()?.fields(&[
         "max_jobs",
         "max_waiting_runs",
         "max_triggers_per_minute",

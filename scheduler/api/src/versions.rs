@@ -117,7 +117,7 @@ pub(crate) async fn show(
     description = "A pause of the job stays. A deleted job is created again, running or paused as it was.",
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the job; a deleted job has none."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the job; a deleted job has none."),
     ),
     request_body = openapi::RestoreRequest,
     responses(

@@ -162,7 +162,7 @@ fn is_own(caller: &Caller, token: &StoredApiToken) -> bool {
     operation_id = "token_create",
     tag = "accounts",
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A second request of the same caller with the same key creates no token."),
+        ("Idempotency-Key" = Option<openapi::IdempotencyKeyHeader>, Header, description = "A second request of the same caller with the same key creates no token."),
     ),
     request_body = openapi::NewApiToken,
     responses(

@@ -36,7 +36,7 @@ type UserPath = Result<Path<String>, PathRejection>;
     operation_id = "user_create",
     tag = "accounts",
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A second request of the same caller with the same key creates no user."),
+        ("Idempotency-Key" = Option<openapi::IdempotencyKeyHeader>, Header, description = "A second request of the same caller with the same key creates no user."),
     ),
     request_body = openapi::NewUser,
     responses(
@@ -108,7 +108,7 @@ fn check_grants(caller: &Caller, given: &[Grant]) -> Result<(), Problem> {
     tag = "accounts",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
-        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an earlier response."),
+        ("If-None-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of an earlier response."),
     ),
     responses(
         (status = 200, description = "The user.", body = UserView, headers(("ETag" = String, description = "The version of the user."))),
@@ -136,7 +136,7 @@ pub(crate) async fn show(
     tag = "accounts",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the user."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the user."),
     ),
     request_body = openapi::UserChange,
     responses(
@@ -202,7 +202,7 @@ pub(crate) async fn change(
     tag = "accounts",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the user."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the user."),
     ),
     responses(
         (status = 200, description = "The user is deleted.", body = UserRef),
@@ -241,7 +241,7 @@ pub(crate) async fn delete(
     description = "All sessions of the user end, and the user's API tokens are revoked unless `keep_tokens` is given. For the own password, the old one is needed too; without it, or with a wrong one, the response is 403.",
     params(
         ("name" = openapi::LoginName, Path, description = "The login name of the user."),
-        ("If-Match" = Option<String>, Header, description = "The `ETag` of the user."),
+        ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the user."),
     ),
     request_body = openapi::NewPassword,
     responses(

@@ -20,7 +20,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "description": {"description": "Free text.", "anyOf": [{"$ref": "#/components/schemas/Text"}, {"type": "null"}]},
       "schedule": {"description": "The rule for fire times.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"type": "null"}]},
       "start_at": {"description": "No fire time before this.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
-      "end_at": {"description": "No fire time at or after this; later than `start_at`.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "end_at": {"description": "No fire time at or after this; later than `start_at`.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}], "examples": ["2028-01-01T00:00:00Z"]},
       "jitter": {"description": "The longest random delay after the fire time; `0s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
       "misfire": {"anyOf": [{"$ref": "#/components/schemas/Misfire"}, {"type": "null"}]},
       "route": {"anyOf": [{"$ref": "#/components/schemas/Route"}, {"type": "null"}]},
@@ -180,7 +180,7 @@ pub(super) const SCHEMAS: &str = r##"{
         }
       }
     ],
-    "examples": ["nightly-backup", {"all": ["nightly-backup"], "pass_output": true}]
+    "examples": ["extract-orders", {"all": ["extract-orders"], "pass_output": true}]
   },
   "EntryName": {
     "description": "The name of a variable, a header or a label.",

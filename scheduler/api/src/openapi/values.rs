@@ -44,6 +44,21 @@ pub(super) const SCHEMAS: &str = r##"{
     "maxLength": 63,
     "examples": ["team-a"]
   },
+  "EntityTags": {
+    "description": "`*`, or at most 100 entity tags (RFC 9110) with commas between them.",
+    "type": "string",
+    "pattern": "^(?:\\*|(?:W/)?\"[!#-~]*\"(?:, ?(?:W/)?\"[!#-~]*\"){0,99})$",
+    "examples": ["\"17-3\"", "*"]
+  },
+  "IdempotencyKeyHeader": {
+    "description": "A key of 1 to 255 characters of printable ASCII: as it is if it has no quotation mark, or as a string of a structured field (RFC 8941).",
+    "type": "string",
+    "anyOf": [
+      {"pattern": "^[!#-~](?:[ !#-~]{0,253}[!#-~])?$"},
+      {"pattern": "^\"(?:[ !#-\\[\\]-~]|\\\\[\"\\\\]){1,255}\"$"}
+    ],
+    "examples": ["8e03978e-40d5-43dd-bc93-6894a57f9324"]
+  },
   "EventKinds": {
     "description": "Kinds of events, separated by commas.",
     "type": "string",
