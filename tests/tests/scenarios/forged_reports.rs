@@ -5,6 +5,7 @@
 mod accounts;
 mod attacker;
 mod forgeries;
+mod other_namespace;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use cueline_test_support::try_eventually;
 use cueline_tests::cluster::{Cluster, ENROL_TOKEN, WITHIN, database};
 use serde_json::{Value, json};
 
-use accounts::Accounts;
+use accounts::{Accounts, Home};
 use attacker::Attacker;
 use forgeries::{Attack, WICKED, executor};
 
@@ -319,7 +320,7 @@ async fn no_forgery_counts(accounts: Accounts) -> Result<()> {
         workers.push(cluster.worker_with(name, "signing.key.public", &TIMES)?);
         cluster.wait_for_executor(name).await?;
     }
-    let attacker = Attacker::connect(&attackers).await?;
+    let attacker = Attacker::connect(&attackers, accounts.place).await?;
     let prepared = prepare(&cluster, store_id(&postgres, &store)?).await;
     let prepared = prepared.with_context(|| cluster.logs())?;
     attack(&cluster, &attacker, &prepared)
@@ -333,11 +334,11 @@ async fn no_forgery_counts(accounts: Accounts) -> Result<()> {
 
 #[tokio::test]
 async fn a_workers_account_and_key_forge_nothing_of_others_over_nats() -> Result<()> {
-    let (_server, accounts) = accounts::on_nats()?;
+    let (_server, accounts) = accounts::on_nats(Home::SameNamespace)?;
     no_forgery_counts(accounts).await
 }
 
 #[tokio::test]
 async fn a_workers_account_and_key_forge_nothing_of_others_over_rabbitmq() -> Result<()> {
-    no_forgery_counts(accounts::on_rabbitmq()?).await
+    no_forgery_counts(accounts::on_rabbitmq(Home::SameNamespace)?).await
 }

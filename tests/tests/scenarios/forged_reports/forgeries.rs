@@ -53,7 +53,7 @@ const MALFORMED: &str = "the seal of the message cannot be read";
 const MISMATCH: &str = "the signature was not made by the worker's key";
 const UNKNOWN_KEY: &str = "is not enrolled";
 const OTHER_EXECUTOR: &str = "executor default/two sealed a message of executor default/one";
-const FOREIGN: &str = "was not given to";
+pub(super) const FOREIGN: &str = "was not given to";
 
 pub(super) fn executor(name: &str) -> ExecutorId {
     ExecutorId {
@@ -67,11 +67,11 @@ fn stranger() -> WorkerKey {
     WorkerKey::from_seed([9; 32])
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::from_millis(SystemClock.now_ms())
 }
 
-fn ended() -> AttemptEvent {
+pub(super) fn ended() -> AttemptEvent {
     AttemptEvent::Ended {
         outcome: Outcome {
             output: Some(WICKED.to_owned()),
@@ -160,7 +160,7 @@ impl Attack {
     }
 
     /// A heartbeat of an executor that says that it has stopped.
-    fn gone(executor: &str, incarnation: &str, sent_at: Timestamp) -> Value {
+    pub(super) fn gone(executor: &str, incarnation: &str, sent_at: Timestamp) -> Value {
         json!({
             "v": VERSION,
             "group": "default",
@@ -252,7 +252,7 @@ impl Attack {
     }
 }
 
-fn letter(queue: &str, payload: Bytes) -> Result<Vec<u8>> {
+pub(super) fn letter(queue: &str, payload: Bytes) -> Result<Vec<u8>> {
     let letter = DeadLetter {
         reason: format!("{WICKED} {queue}"),
         queue: queue.to_owned(),
