@@ -3,6 +3,7 @@
 
 mod arrows;
 mod compose;
+mod features;
 mod grafana;
 mod guarantees;
 mod ignored_files;
