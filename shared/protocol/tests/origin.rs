@@ -18,7 +18,7 @@ fn key() -> WorkerKey {
 fn a_sealed_message() {
     let golden = concat!(
         "{\"v\":1}\n",
-        r#"{"seal":{"group":"billing","executor":"one","key":"fe812c12f3ab4ce6","signature":"IWJR+/kK7S7tjIB2wgG9DqmWfWRZ5piNga7KP8j4GGulnzH1ZsvuCMSUHinYzo2FqLcPEb2RmnViO7GCfUhDAA=="}}"#,
+        r#"{"seal":{"group":"billing","executor":"one","key":"fe812c12f3ab4ce6","signature":"sCDk/Qs6ADF/7iVzjovO9Ir2lXHtZDLdT/KcvgeiTeQ2a64FrOQTPoZLuEphDDUqVJVdOoEGWOlNr5xaFYhmBQ=="}}"#,
     );
     let one = Sealer::new(executor(), key());
     let message = one.seal(Purpose::Reports, b"{\"v\":1}".to_vec());
