@@ -38,7 +38,9 @@ CREATE TABLE job_due (
     run_count    bigint  NOT NULL DEFAULT 0,
     enabled      boolean NOT NULL,
     fixed_delay  boolean NOT NULL,
-    has_children boolean NOT NULL DEFAULT false
+    has_children boolean NOT NULL DEFAULT false,
+    -- That of the job, so that ingest reads one row of each job only.
+    group_name   text    NOT NULL
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 

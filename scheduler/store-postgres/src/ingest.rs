@@ -26,12 +26,13 @@ use crate::end_runs::end_runs;
 use crate::error::Result;
 use crate::{PgStore, follow_ups, log_lines};
 
+/// The last subquery is for deleted jobs only, and is not executed for others.
 macro_rules! snapshots {
     ($lock:literal) => {
         concat!(
             "SELECT l.id, l.job_id, l.kind, l.state, l.attempt, l.retries, l.reruns, l.cancel_requested,
                 d.version, d.enabled, d.fixed_delay, d.has_children, l.executor,
-                coalesce(l.published_group, (SELECT j.group_name FROM job j WHERE j.id = l.job_id)) AS executor_group
+                coalesce(l.published_group, d.group_name, (SELECT j.group_name FROM job j WHERE j.id = l.job_id)) AS executor_group
             FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id WHERE l.id = ANY ($1)",
             $lock
         )

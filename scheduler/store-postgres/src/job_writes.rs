@@ -19,9 +19,10 @@ const INSERT: &str = "
     RETURNING id, name";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay)
-    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay
-    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[]) e (id, next_fire_at, enabled, fixed_delay)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name)
+    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[])
+        e (id, next_fire_at, enabled, fixed_delay, group_name)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -35,9 +36,10 @@ const UPDATE: &str = "
     WHERE job.id = e.id";
 
 const UPDATE_DUE: &str = "
-    UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[])
-        e (id, version, next_fire_at, enabled, fixed_delay)
+    UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay,
+        group_name = e.group_name
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[])
+        e (id, version, next_fire_at, enabled, fixed_delay, group_name)
     WHERE job_due.job_id = e.id";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
@@ -105,6 +107,7 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.next_fire_at))
             .bind(column(&jobs, |j| j.enabled))
             .bind(column(&jobs, |j| j.fixed_delay))
+            .bind(column(&jobs, |j| j.group))
             .execute(&mut *conn)
             .await?;
     }
@@ -128,6 +131,7 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.next_fire_at))
             .bind(column(&jobs, |j| j.enabled))
             .bind(column(&jobs, |j| j.fixed_delay))
+            .bind(column(&jobs, |j| j.group))
             .execute(&mut *conn)
             .await?;
         sqlx::query(UPDATE)
