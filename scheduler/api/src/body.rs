@@ -287,6 +287,11 @@ impl Fields {
         self.errors.push(FieldProblem::new(name, message));
     }
 
+    /// Records that a field does not fit another one, or a header.
+    pub(crate) fn record_unfit(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.push_unfit(FieldProblem::new(name, message));
+    }
+
     /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
         self.errors.finish()

@@ -51,7 +51,7 @@ impl IdempotencyKey {
         {
             let message =
                 format!("another key than in the header {NAME}; give one of them, or the same");
-            fields.record(name, message);
+            fields.record_unfit(name, message);
         }
         self.0.or(of_body)
     }

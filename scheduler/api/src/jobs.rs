@@ -109,7 +109,7 @@ pub(crate) async fn list(
         // Only `after` can be wrong: it names a job of another store.
         Err(error) if error.kind() == ErrorKind::Invalid => {
             let message = "not a `next` of this list; begin with the first page";
-            return Err(Problem::malformed_fields(vec![FieldProblem::new(
+            return Err(Problem::unfit_fields(vec![FieldProblem::new(
                 "after", message,
             )]));
         }
@@ -330,6 +330,7 @@ pub(crate) async fn trigger(
     ),
     responses(
         (status = 200, description = "The fire times, earliest first.", body = LedgerPage),
+        (status = 422, description = "The window ends before it begins.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn ledger(
@@ -351,7 +352,7 @@ pub(crate) async fn ledger(
     // An empty window has no fire times. One that ends before it begins is a mistake.
     if from > to {
         let message = format!("{from} is after {to}, where the window ends");
-        return Err(Problem::malformed_fields(vec![FieldProblem::new(
+        return Err(Problem::unfit_fields(vec![FieldProblem::new(
             "from", message,
         )]));
     }

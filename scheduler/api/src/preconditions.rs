@@ -80,10 +80,10 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatchOrNone {
         match (tags(&parts.headers, name)?, condition) {
             (None, condition) => Ok(Self(condition)),
             (Some(Tags::Any), Precondition::None) => Ok(Self(Precondition::Absent)),
-            (Some(Tags::Any), _) => Err(malformed(
-                name,
+            (Some(Tags::Any), _) => Err(Problem::unfit_fields(vec![FieldProblem::new(
+                field(name),
                 "given beside If-Match, so that the request could never succeed; give one of them",
-            )),
+            )])),
             (Some(Tags::These(_)), _) => Err(malformed(
                 name,
                 "this request takes * only, for a job that does not exist; for a version that exists, give If-Match",
@@ -138,12 +138,15 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem>
 }
 
 fn malformed(name: &HeaderName, message: impl Into<String>) -> Problem {
-    let field = if *name == header::IF_MATCH {
+    Problem::malformed_fields(vec![FieldProblem::new(field(name), message)])
+}
+
+fn field(name: &HeaderName) -> &'static str {
+    if *name == header::IF_MATCH {
         "If-Match"
     } else {
         "If-None-Match"
-    };
-    Problem::malformed_fields(vec![FieldProblem::new(field, message)])
+    }
 }
 
 /// Refuses a change with a precondition that its handler does not look at.

@@ -39,30 +39,42 @@ impl FieldProblem {
 /// A body of 4 MiB may have a million wrong fields, and an answer that names them all would be many times as large. So
 /// only the first [`MAX_PROBLEMS`] are kept. A further entry says that there are more.
 #[derive(Debug, Default)]
-pub(crate) struct FieldProblems(Vec<FieldProblem>);
+pub(crate) struct FieldProblems {
+    list: Vec<FieldProblem>,
+    /// Whether some value is malformed by itself, which the OpenAPI document forbids.
+    has_malformed: bool,
+}
 
 impl FieldProblems {
-    /// Records a problem, if there is room for it.
+    /// Records that a value is malformed, if there is room for it.
     pub(crate) fn push(&mut self, problem: FieldProblem) {
-        if self.0.len() < MAX_PROBLEMS {
-            self.0.push(problem);
-        } else if self.0.len() == MAX_PROBLEMS {
+        self.has_malformed = true;
+        self.push_unfit(problem);
+    }
+
+    /// Records that a well-formed value does not fit the others, or what the server knows.
+    pub(crate) fn push_unfit(&mut self, problem: FieldProblem) {
+        if self.list.len() < MAX_PROBLEMS {
+            self.list.push(problem);
+        } else if self.list.len() == MAX_PROBLEMS {
             let message = format!("more than {MAX_PROBLEMS} problems; the others are not listed");
-            self.0.push(FieldProblem::new("", message));
+            self.list.push(FieldProblem::new("", message));
         }
     }
 
     /// The problems, with a further entry if there are more.
     pub(crate) fn into_list(self) -> Vec<FieldProblem> {
-        self.0
+        self.list
     }
 
     /// Refuses the request if a problem was recorded.
     pub(crate) fn finish(self) -> Result<(), Problem> {
-        if self.0.is_empty() {
+        if self.list.is_empty() {
             Ok(())
+        } else if self.has_malformed {
+            Err(Problem::malformed_fields(self.list))
         } else {
-            Err(Problem::malformed_fields(self.0))
+            Err(Problem::unfit_fields(self.list))
         }
     }
 }
@@ -123,6 +135,17 @@ impl Problem {
     /// Fields or parameters of the request are not well formed.
     pub(crate) fn malformed_fields(errors: Vec<FieldProblem>) -> Self {
         Self::malformed(summary(&errors)).with(errors)
+    }
+
+    /// Fields or parameters are well formed, and do not fit each other, or what the server knows.
+    pub(crate) fn unfit_fields(errors: Vec<FieldProblem>) -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "unfit-value",
+            "A value does not fit",
+            summary(&errors),
+        )
+        .with(errors)
     }
 
     /// A definition is not valid.

@@ -95,6 +95,28 @@ impl Params {
         }
     }
 
+    /// A value, read by `parse`. What matches `is_well_formed` and cannot be read does not fit.
+    pub(crate) fn issued<T>(
+        &mut self,
+        name: &str,
+        is_well_formed: impl FnOnce(&str) -> bool,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = self.one(name)?;
+        match parse(&text) {
+            Ok(value) => Some(value),
+            Err(message) => {
+                let problem = FieldProblem::new(name, message);
+                if is_well_formed(&text) {
+                    self.errors.push_unfit(problem);
+                } else {
+                    self.errors.push(problem);
+                }
+                None
+            }
+        }
+    }
+
     /// `true` or `false`; `false` by default.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let parse = |text: &str| match text {
@@ -108,6 +130,11 @@ impl Params {
     /// Records a problem with a parameter.
     pub(crate) fn refuse(&mut self, name: &str, message: impl Into<String>) {
         self.errors.push(FieldProblem::new(name, message));
+    }
+
+    /// Records that a parameter does not fit another one.
+    pub(crate) fn refuse_unfit(&mut self, name: &str, message: impl Into<String>) {
+        self.errors.push_unfit(FieldProblem::new(name, message));
     }
 
     /// A parameter that may be repeated, at most 20 times.

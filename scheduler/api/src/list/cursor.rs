@@ -22,6 +22,12 @@ pub(super) fn encode(list: &str, sort: &str, key: &impl Serialize) -> String {
     URL_SAFE_NO_PAD.encode(json)
 }
 
+/// Whether the text looks like a cursor, as the OpenAPI document describes it.
+pub(super) fn is_well_formed(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=MAX_BYTES).contains(&text.len()) && text.bytes().all(is_allowed)
+}
+
 /// The key in a cursor of this list and order.
 pub(super) fn decode<K: DeserializeOwned>(list: &str, sort: &str, text: &str) -> Result<K, String> {
     let malformed =
@@ -67,6 +73,7 @@ mod tests {
         let text = encode("jobs", "-name", &key);
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         assert!(text.chars().all(is_plain), "{text}");
+        assert!(is_well_formed(&text), "{text}");
         assert_eq!(read("jobs", "-name", &text), Ok(key));
     }
 
@@ -91,6 +98,9 @@ mod tests {
         ] {
             let error = read("jobs", "name", text).expect_err("is refused");
             assert!(error.contains("previous page"), "{text:?}: {error}");
+        }
+        for malformed in ["", "a b", "é", "a+b", "YQ==", &long] {
+            assert!(!is_well_formed(malformed), "{malformed:?}");
         }
     }
 }

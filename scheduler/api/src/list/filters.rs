@@ -145,7 +145,7 @@ impl Params {
         if let (Some(since), Some(until)) = (since, until)
             && since > until
         {
-            self.refuse(
+            self.refuse_unfit(
                 "since",
                 format!("{since} is after {until}, where the time ends"),
             );

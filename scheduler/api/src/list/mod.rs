@@ -56,7 +56,9 @@ impl List {
         Page {
             list: self.name,
             sort,
-            after: params.parsed("after", |text| cursor::decode(self.name, sort, text)),
+            after: params.issued("after", cursor::is_well_formed, |text| {
+                cursor::decode(self.name, sort, text)
+            }),
             limit: params.limit(DEFAULT_LIMIT),
         }
     }

@@ -93,7 +93,8 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     } else {
         json!([])
     };
-    for (status, name) in refusals::of(path, method) {
+    let of_list = has_page_cursor(operation).then_some(refusals::UNFIT_VALUE);
+    for (status, name) in refusals::of(path, method).into_iter().chain(of_list) {
         let reference = format!("#/components/responses/{name}");
         operation["responses"][status.to_string()] = json!({ "$ref": reference });
     }
@@ -114,6 +115,13 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
     {
         refuse_null(&mut media_type["schema"]);
     }
+}
+
+/// Whether the operation is a list with pages.
+fn has_page_cursor(operation: &Value) -> bool {
+    let parameters = operation.get("parameters").and_then(Value::as_array);
+    let mut parameters = parameters.into_iter().flatten();
+    parameters.any(|parameter| parameter["schema"].to_string().contains("PageCursor"))
 }
 
 /// An optional parameter or body may be absent. The annotation `Option<…>` would also allow `null`.
@@ -148,6 +156,18 @@ mod tests {
         for method in ["post", "patch", "delete"] {
             assert_eq!(session(method), json!({ "session": [], "csrf": [] }));
         }
+    }
+
+    #[test]
+    fn a_list_with_pages_refuses_what_does_not_fit() {
+        let cursor = json!({ "$ref": "#/components/schemas/PageCursor" });
+        let mut list =
+            json!({ "parameters": [{ "name": "after", "schema": cursor }], "responses": {} });
+        complete("/api/v1/runs", "get", &mut list);
+        let mut other = json!({ "parameters": [{ "name": "n", "schema": {} }], "responses": {} });
+        complete("/api/v1/jobs/{name}/next", "get", &mut other);
+        assert!(list["responses"]["422"].is_object());
+        assert!(other["responses"]["422"].is_null());
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The refusals that follow from a path and its method alone. Annotations declare the others: 409, 412 and 422.
+//! The refusals that follow from a path and its method alone, and from the parameters of a list. Annotations declare the
+//! others: 409, 412 and 422.
 
 use serde_json::{Map, Value, json};
 
 /// A status with the name of its response in the document.
-type Refusal = (u16, &'static str);
+pub(super) type Refusal = (u16, &'static str);
 
 const MALFORMED: Refusal = (400, "Malformed");
 const UNAUTHORIZED: Refusal = (401, "Unauthorized");
@@ -11,6 +12,8 @@ const FORBIDDEN: Refusal = (403, "Forbidden");
 const NOT_FOUND: Refusal = (404, "NotFound");
 const TOO_SLOW: Refusal = (408, "TooSlow");
 const TOO_LARGE: Refusal = (413, "TooLarge");
+/// The refusal of a list whose parameters do not fit each other, or have a cursor that no page has given.
+pub(super) const UNFIT_VALUE: Refusal = (422, "UnfitValue");
 const LONG_URI: Refusal = (414, "LongUri");
 const NOT_JSON: Refusal = (415, "NotJson");
 const TOO_MANY: Refusal = (429, "TooMany");
@@ -21,7 +24,7 @@ const UNAVAILABLE: Refusal = (503, "Unavailable");
 /// Refusals of requests that are not read to the end of their headers. They have no body.
 const OF_HEADS: [Refusal; 2] = [LONG_URI, LARGE_HEAD];
 
-const DESCRIPTIONS: [(Refusal, &str); 12] = [
+const DESCRIPTIONS: [(Refusal, &str); 13] = [
     (
         MALFORMED,
         "A parameter or a field is malformed. `errors` names each. What is no HTTP request gets this status without a body.",
@@ -50,6 +53,11 @@ const DESCRIPTIONS: [(Refusal, &str); 12] = [
     (
         NOT_JSON,
         "The body is not `application/json`, or has a `Content-Encoding`.",
+    ),
+    (
+        UNFIT_VALUE,
+        "A value is well formed, and does not fit the others or what the server knows: `after` is not the `next` of this list \
+         in this order, or the time ends before it begins. `errors` names each.",
     ),
     (
         TOO_MANY,

@@ -56,7 +56,7 @@ async fn a_filter_that_does_not_fit_is_named() {
     let server = Server::start().await;
     for (path, words) in [
         ("/audit?result=maybe", "give done or refused"),
-        ("/audit?after=x", "previous page"),
+        ("/audit?after=%2B", "previous page"),
         ("/audit?actor=", "is empty"),
         ("/audit?all_namespaces=yes", "give true or false"),
         ("/namespaces/a%20b/audit", "namespace"),
@@ -67,7 +67,7 @@ async fn a_filter_that_does_not_fit_is_named() {
         ("/audit?who=me", "unknown parameter"),
         ("/audit?limit=1001", "limit"),
         ("/jobs/a/versions/x", "is not the number of a version"),
-        ("/jobs/a/versions?after=x", "previous page"),
+        ("/jobs/a/versions?after=%2B", "previous page"),
     ] {
         let answer = server.get(path).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");

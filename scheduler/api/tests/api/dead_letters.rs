@@ -174,7 +174,7 @@ async fn what_does_not_fit_is_named() {
     }
     for (path, words) in [
         ("/dead/x", "is not a dead letter's number"),
-        ("/dead?after=x", "previous page"),
+        ("/dead?after=%2B", "previous page"),
         ("/dead?limit=0", "limit"),
         ("/dead?all=1", "unknown parameter"),
         ("/queues?x=1", "unknown parameter"),

@@ -87,7 +87,7 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         ),
         (
             "/jobs/none/ledger?from=2027-01-02T00:00:00Z&to=2027-01-01T00:00:00Z",
-            400,
+            422,
             &["from", "is after"],
         ),
         ("/runs/0", 400, &["whole numbers"]),
@@ -98,7 +98,7 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         ("/runs/7/logs", 404, &["no run 7"]),
         ("/runs?state=done", 400, &["state", "succeeded"]),
         ("/runs?before=x", 400, &["before", "unknown parameter"]),
-        ("/runs?after=x", 400, &["after", "previous page"]),
+        ("/runs?after=x", 422, &["after", "previous page"]),
         (
             "/runs/7/logs?wait_ms=30001",
             400,

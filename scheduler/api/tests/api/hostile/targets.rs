@@ -164,13 +164,14 @@ async fn parameters_that_are_polluted() {
 #[tokio::test]
 async fn cursors_that_no_page_has_given() {
     assert_answered(&[
-        ("a number", get("/api/v1/runs?after=7"), 400),
+        ("a number", get("/api/v1/runs?after=7"), 422),
+        ("another alphabet", get("/api/v1/runs?after=a%2Bb"), 400),
         ("no text", get("/api/v1/dead?after="), 400),
         (
             "a cursor of another list",
             // [1,"runs","-id",7]
             get("/api/v1/dead?after=WzEsInJ1bnMiLCItaWQiLDdd"),
-            400,
+            422,
         ),
         (
             "a negative run",
@@ -182,13 +183,13 @@ async fn cursors_that_no_page_has_given() {
             "a run beyond 64 bits",
             // [1,"runs","-id",9223372036854775808]
             get("/api/v1/runs?after=WzEsInJ1bnMiLCItaWQiLDkyMjMzNzIwMzY4NTQ3NzU4MDhd"),
-            400,
+            422,
         ),
         (
             "a job that never existed",
             // [1,"jobs","name",[null,77]]
             get("/api/v1/jobs?after=WzEsImpvYnMiLCJuYW1lIixbbnVsbCw3N11d"),
-            400,
+            422,
         ),
     ])
     .await;
