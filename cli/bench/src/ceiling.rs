@@ -31,7 +31,7 @@ const QUEUED_BATCHES: usize = 4;
 const TASKS: usize = 2;
 /// A trigger of the no-op handler, and its outcome, as Cueline sends them. The messages of the bare pipeline have the
 /// same lengths.
-const TRIGGER: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"group":"default","executor":"worker-1","kind":"schedule","fire_at":1795286019400,"shard":{"index":0,"total":1},"job":{"id":12345,"name":"bench-12345","version":1,"handler":{"native":"noop"},"block":"serial","scope":"executor","backlog":1000000,"kill_grace":"5s","on_lost":"fail","priority":5},"session":1795286000000,"deadline":1795289619400}"#;
+const TRIGGER: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"group":"default","executor":"worker-1","kind":"schedule","fire_at":1795286019400,"job":{"id":12345,"name":"bench-12345","version":1,"handler":{"native":"noop"},"scope":"executor","backlog":1000000},"session":1795286000000,"deadline":1795289619400}"#;
 const OUTCOME: &str = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":2611210000048263,"attempt":1,"group":"default","executor":"worker-1","event":{"ended":{"outcome":{"kind":"succeeded","started_at":1795286019400,"ended_at":1795286019400}}}}"#;
 /// Without progress for this long, the measurement fails.
 const STUCK_TIMEOUT: Duration = Duration::from_mins(1);

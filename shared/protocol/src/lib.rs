@@ -7,6 +7,7 @@ mod key_text;
 mod merkle;
 pub mod message;
 pub mod origin;
+mod report_lines;
 pub mod sign;
 mod sign_error;
 mod signing_keys;
@@ -16,8 +17,9 @@ mod trigger_verifier;
 pub use message::{
     Control, DecodeError, HeartbeatMessage, HeartbeatSender, HoldingsReply, Incarnation,
     JobSnapshot, KNOWN_FROM_ANOTHER_RUN, LeaseTimes, ReportMessage, StartRecord, Trigger,
-    TriggerRequest, UNREADABLE, VERSION, Versioned, WorkerProcess, decode, decode_reports, encode,
+    TriggerRequest, UNREADABLE, VERSION, Versioned, WorkerProcess, decode, encode,
 };
+pub use report_lines::{decode_reports, encode_report};
 pub use sign::{PUBLIC_KEY_PREFIX, SignError, SigningKey, VerifyingKeys};
 pub use signing_keys::SigningKeys;
 pub use trigger_signature::TriggerSignature;

@@ -34,6 +34,65 @@ pub enum DecodeError {
     Version(u32),
 }
 
+/// What is left out of a trigger, because nearly all jobs have it. A trigger travels twice through the broker, and stands in
+/// the worker's journal. These are values of the wire format: another default of jobs does not change them.
+mod usual {
+    use cueline_model::{Block, DurationMs, OnLost, Shard};
+
+    pub(super) const BLOCK: Block = Block::Serial;
+    pub(super) const BACKLOG: u32 = 1_000;
+    pub(super) const KILL_GRACE: DurationMs = DurationMs(5_000);
+    pub(super) const ON_LOST: OnLost = OnLost::Fail;
+    pub(super) const PRIORITY: u8 = 5;
+
+    pub(super) const fn block() -> Block {
+        BLOCK
+    }
+
+    pub(super) const fn backlog() -> u32 {
+        BACKLOG
+    }
+
+    pub(super) const fn kill_grace() -> DurationMs {
+        KILL_GRACE
+    }
+
+    pub(super) const fn on_lost() -> OnLost {
+        ON_LOST
+    }
+
+    pub(super) const fn priority() -> u8 {
+        PRIORITY
+    }
+
+    pub(super) fn is_block(block: &Block) -> bool {
+        *block == BLOCK
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    pub(super) fn is_backlog(backlog: &u32) -> bool {
+        *backlog == BACKLOG
+    }
+
+    pub(super) fn is_kill_grace(kill_grace: &DurationMs) -> bool {
+        *kill_grace == KILL_GRACE
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    pub(super) fn is_on_lost(on_lost: &OnLost) -> bool {
+        *on_lost == ON_LOST
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    pub(super) fn is_priority(priority: &u8) -> bool {
+        *priority == PRIORITY
+    }
+
+    pub(super) fn is_whole(shard: &Shard) -> bool {
+        *shard == Shard::whole()
+    }
+}
+
 /// The part of a trigger that is the same for all runs of one version of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSnapshot {
@@ -46,22 +105,33 @@ pub struct JobSnapshot {
     /// What to run.
     pub handler: HandlerSpec,
     /// The treatment of a trigger that meets a busy lane.
+    #[serde(default = "usual::block", skip_serializing_if = "usual::is_block")]
     pub block: Block,
     /// Which triggers share a lane.
     pub scope: Scope,
     /// The most triggers that may wait in the lane.
+    #[serde(default = "usual::backlog", skip_serializing_if = "usual::is_backlog")]
     pub backlog: u32,
     /// The longest time that an attempt may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationMs>,
     /// The time between SIGTERM and SIGKILL.
+    #[serde(
+        default = "usual::kill_grace",
+        skip_serializing_if = "usual::is_kill_grace"
+    )]
     pub kill_grace: DurationMs,
     /// The report for an attempt that was running when the worker crashed.
+    #[serde(default = "usual::on_lost", skip_serializing_if = "usual::is_on_lost")]
     pub on_lost: OnLost,
     /// What happens to a running attempt when the executor cannot reach the schedulers.
     #[serde(default, skip_serializing_if = "Fence::is_default")]
     pub fence: Fence,
     /// 0–9. If several lanes wait for capacity, the highest goes first.
+    #[serde(
+        default = "usual::priority",
+        skip_serializing_if = "usual::is_priority"
+    )]
     pub priority: u8,
     /// Whether each shard has its own lane. One executor may hold several shards of one fire time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -88,6 +158,7 @@ pub struct Trigger {
     /// The fire time.
     pub fire_at: Timestamp,
     /// The part of the work.
+    #[serde(default = "Shard::whole", skip_serializing_if = "usual::is_whole")]
     pub shard: Shard,
     /// The parameter text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -429,11 +500,4 @@ pub fn decode<T: DeserializeOwned + Versioned>(payload: &[u8]) -> Result<T, Deco
 pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message)
         .expect("messages have string keys only, so writing them cannot fail")
-}
-
-/// Decodes a message with one or several [`ReportMessage`]s, one per line; each line succeeds or fails alone. JSON from
-/// [`encode`] has no line feeds. A line feed at the end is ignored.
-pub fn decode_reports(payload: &[u8]) -> impl Iterator<Item = Result<ReportMessage, DecodeError>> {
-    let lines = payload.strip_suffix(b"\n").unwrap_or(payload);
-    lines.split(|byte| *byte == b'\n').map(decode)
 }

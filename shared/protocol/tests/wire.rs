@@ -1,6 +1,9 @@
 //! Golden messages between schedulers and workers.
 
-use cueline_model::{AttemptId, ExecutorId, Fence, Heartbeat, RunId, Session, StoreId, Timestamp};
+use cueline_model::{
+    AttemptId, Block, DurationMs, ExecutorId, Fence, Heartbeat, OnLost, RunId, Session, StoreId,
+    Timestamp,
+};
 
 const STORE: StoreId = StoreId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 use cueline_protocol::origin::{EnrolmentClaim, RotationClaim, WorkerKey};
@@ -250,18 +253,28 @@ fn the_records_of_a_start_log() {
     }
 }
 
-/// The default fence is left out.
+/// What nearly all jobs have is left out.
 #[test]
-fn the_fence_of_a_job_snapshot() {
-    let wire = r#"{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","scope":"executor","backlog":1000,"kill_grace":"5s","on_lost":"fail","priority":5}"#;
+fn the_usual_values_of_a_job_snapshot() {
+    let wire =
+        r#"{"id":1,"name":"report","version":1,"handler":{"native":"work"},"scope":"executor"}"#;
     let mut part: JobSnapshot = serde_json::from_str(wire).expect("readable");
-    assert_eq!(part.fence, Fence::Stop);
+    assert_eq!((part.block, part.backlog), (Block::Serial, 1_000));
+    assert_eq!(
+        (part.kill_grace, part.on_lost, part.fence, part.priority),
+        (DurationMs::secs(5), OnLost::Fail, Fence::Stop, 5)
+    );
     assert_eq!(serde_json::to_string(&part).expect("writable"), wire);
+    part.block = Block::Discard;
+    part.backlog = 7;
+    part.kill_grace = DurationMs::secs(1);
+    part.on_lost = OnLost::Rerun;
     part.fence = Fence::Keep;
-    let wire = wire.replace(r#""fail","#, r#""fail","fence":"keep","#);
+    part.priority = 9;
+    let wire = r#"{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"discard","scope":"executor","backlog":7,"kill_grace":"1s","on_lost":"rerun","fence":"keep","priority":9}"#;
     assert_eq!(serde_json::to_string(&part).expect("writable"), wire);
     assert_eq!(
-        serde_json::from_str::<JobSnapshot>(&wire).expect("readable"),
+        serde_json::from_str::<JobSnapshot>(wire).expect("readable"),
         part
     );
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cueline_broker::{Outgoing, QueueId};
 use cueline_model::AttemptEvent;
 use cueline_protocol::origin::Purpose;
-use cueline_protocol::{ReportMessage, VERSION, encode};
+use cueline_protocol::{ReportMessage, VERSION, encode_report};
 
 use super::queue::Report;
 use crate::settings::Settings;
@@ -55,18 +55,22 @@ impl MessageWriter {
         let mut messages = Vec::new();
         let mut chunk: Vec<Report> = Vec::new();
         let mut payload: Vec<u8> = Vec::new();
+        let mut before: Option<ReportMessage> = None;
         for report in reports {
-            let line = encode(&self.wire(&report));
+            let wire = self.wire(&report);
+            let mut line = encode_report(&wire, before.as_ref());
             let fits = chunk.len() < MAX_REPORTS && payload.len() + line.len() < max_bytes;
             if !chunk.is_empty() && !fits {
                 let full = std::mem::take(&mut payload);
                 messages.extend(self.message(std::mem::take(&mut chunk), full));
+                line = encode_report(&wire, None);
             }
             if !chunk.is_empty() {
                 payload.push(b'\n');
             }
             payload.extend(line);
             chunk.push(report);
+            before = Some(wire);
         }
         messages.extend(self.message(chunk, payload));
         messages
@@ -74,7 +78,7 @@ impl MessageWriter {
 
     /// The message of a single report.
     pub(super) fn write(&mut self, report: Report) -> Option<Message> {
-        let payload = encode(&self.wire(&report));
+        let payload = encode_report(&self.wire(&report), None);
         self.message(vec![report], payload)
     }
 
