@@ -20,7 +20,7 @@ pub use message::{
     TriggerRequest, UNREADABLE, VERSION, Versioned, WorkerProcess, decode, encode,
 };
 pub use report_lines::{decode_reports, encode_report};
-pub use sign::{PUBLIC_KEY_PREFIX, SignError, SigningKey, VerifyingKeys};
+pub use sign::{PUBLIC_KEY_PREFIX, SignError, SigningKey, VerifyingKeys, without_signature};
 pub use signing_keys::SigningKeys;
 pub use trigger_signature::TriggerSignature;
 pub use trigger_verifier::TriggerVerifier;

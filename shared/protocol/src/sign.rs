@@ -122,6 +122,12 @@ pub(crate) fn sign_all<'k, T: BorrowMut<Trigger>>(
     messages
 }
 
+/// The message of `trigger` as it was before its signature was added. `None` if the message does not end with the signature.
+pub fn without_signature(message: &[u8], trigger: &Trigger) -> Option<Vec<u8>> {
+    let before = trigger.signature.as_ref()?.strip_from(message)?;
+    Some([before, b"}"].concat())
+}
+
 /// The public keys that a worker trusts. There are several while a key is being replaced.
 #[derive(Debug, Clone, Default)]
 pub struct VerifyingKeys(Vec<VerifyingKey>);
@@ -249,6 +255,21 @@ mod tests {
         assert_eq!(verify(&message), Ok(()));
         let changed = message.replacen("\"new\"", "\"old\"", 1);
         assert_eq!(verify(&changed), Err(SignError::Mismatch(1)));
+    }
+
+    #[test]
+    fn a_message_without_its_signature_is_the_one_that_was_signed() {
+        let text = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":2,"group":"g","executor":"one","kind":"manual","fire_at":1800000000000,"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"scope":"executor"},"deadline":1800003600000}"#;
+        let mut trigger: Trigger = decode(text.as_bytes()).expect("readable");
+        assert_eq!(without_signature(text.as_bytes(), &trigger), None);
+        let message = SigningKey::from_seed([7; 32]).sign(&mut trigger);
+        let stripped = without_signature(&message, &trigger);
+        assert_eq!(stripped.as_deref(), Some(text.as_bytes()));
+        assert_eq!(
+            without_signature(&message[1..], &trigger).map(|m| m.len()),
+            Some(text.len() - 1)
+        );
+        assert_eq!(without_signature(text.as_bytes(), &trigger), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_model::HandlerSpec;
-use cueline_protocol::{Trigger, decode};
+use cueline_protocol::{Trigger, decode, without_signature};
 
 use crate::handler::Handler;
 use crate::settings::Settings;
@@ -13,7 +13,7 @@ use crate::settings::Settings;
 /// A genuine trigger for this executor.
 pub(crate) struct ParsedTrigger {
     pub(crate) trigger: Trigger,
-    /// The message, for the journal.
+    /// The message for the journal, without its signature: nothing looks at it again, and half of the message is signature.
     pub(crate) payload: Bytes,
     /// The handler, or why the worker has none for this trigger.
     pub(crate) handler: Result<Arc<dyn Handler>, String>,
@@ -27,7 +27,7 @@ impl fmt::Debug for ParsedTrigger {
 
 /// Parses and verifies a message from the executor's queue. The error says why it is a dead letter.
 pub(super) fn parse(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger, String> {
-    let parsed = parse_stored(payload, settings)?;
+    let mut parsed = parse_stored(payload, settings)?;
     let trigger = &parsed.trigger;
     let is_native = matches!(trigger.job.handler, HandlerSpec::Native(_));
     if is_native && settings.unverified_native {
@@ -35,6 +35,10 @@ pub(super) fn parse(payload: Bytes, settings: &Settings) -> Result<ParsedTrigger
     }
     let verified = settings.trust.verify(&parsed.payload, trigger);
     verified.map_err(|e| format!("failed to accept the trigger: {e}"))?;
+    if let Some(unsigned) = without_signature(&parsed.payload, trigger) {
+        parsed.payload = unsigned.into();
+        parsed.trigger.signature = None;
+    }
     Ok(parsed)
 }
 

@@ -48,7 +48,8 @@ pub(crate) struct Entry {
     /// What the run fires, see [`fire_of`](crate::identity::fire_of). `None` if the entry was written without its
     /// trigger. A write without it keeps the one that is there.
     pub(crate) fire: Option<i64>,
-    /// The trigger as it was received. Kept in a table of its own while the attempt waits, and ignored in later states.
+    /// The trigger, verified, and without its signature. Kept in a table of its own while the attempt waits, and ignored in
+    /// later states.
     pub(crate) trigger: Option<Bytes>,
     /// The outcome as JSON. A write without it keeps the one that is there.
     pub(crate) outcome: Option<String>,
