@@ -7,6 +7,7 @@ use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::audit::AuditCommand;
+use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune};
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
@@ -17,7 +18,7 @@ use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
 use crate::list_args::{ExecutorListArgs, JobListArgs, QueueListArgs};
-use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs};
+use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs, run_state};
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::migrate::MigrateArgs;
 use crate::namespace::args::NamespaceCommand;
@@ -60,6 +61,9 @@ pub(crate) enum Command {
     /// List and show executors' queues; drain, purge and replay them
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Pause, resume, trigger and delete the jobs, or cancel and retry the runs, that a filter selects
+    #[command(subcommand)]
+    Bulk(BulkCommand),
     /// List, show, replay and delete dead letters: messages that could not be processed
     #[command(subcommand)]
     Dlq(DlqCommand),
@@ -136,8 +140,10 @@ pub(crate) struct GuardArgs {
 /// `cueline job …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Create and change jobs to match the files; other jobs stay as they are
+    /// Create and change jobs to match the files; other jobs stay as they are, unless --prune deletes them
     Apply(ApplyArgs),
+    /// Print the definitions of jobs, as a job file
+    Export(ExportArgs),
     /// Show what apply would change, field by field
     Diff(FilesArgs),
     /// List jobs
@@ -180,9 +186,23 @@ pub(crate) struct ApplyArgs {
     /// What to apply.
     #[command(flatten)]
     pub(crate) files: FilesArgs,
-    /// Print the changes without making them
-    #[arg(long)]
-    pub(crate) dry_run: bool,
+    /// Also delete the jobs with this label that the files do not have, in their namespaces; all jobs of the files have to have it
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) prune: Option<Prune>,
+    /// Whether to do it, and to ask before a deletion.
+    #[command(flatten)]
+    pub(crate) confirmation: Confirmation,
+}
+
+/// `cueline job export`
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Which jobs; all of the namespace by default.
+    #[command(flatten)]
+    pub(crate) filter: JobFilterArgs,
+    /// Write them to this file, which job apply reads
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// `cueline job next`
@@ -449,14 +469,4 @@ pub(crate) struct DoctorArgs {
     /// The data directory of a standalone server on this machine; by default the one that it announced
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-}
-
-fn run_state(text: &str) -> Result<RunState, String> {
-    RunState::ALL
-        .into_iter()
-        .find(|state| state.as_str() == text)
-        .ok_or_else(|| {
-            let all: Vec<_> = RunState::ALL.iter().map(|state| state.as_str()).collect();
-            format!("the states are {}", all.join(", "))
-        })
 }

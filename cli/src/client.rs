@@ -211,8 +211,13 @@ impl Api {
         self.read_sent(sent).await
     }
 
+    /// The answer, or why there is none.
+    pub(crate) fn sent(&self, sent: reqwest::Result<Response>) -> Result<Response, Failure> {
+        sent.map_err(|error| self.unreachable(&error))
+    }
+
     async fn read_sent(&self, sent: reqwest::Result<Response>) -> Result<Value, Failure> {
-        let response = sent.map_err(|error| self.unreachable(&error))?;
+        let response = self.sent(sent)?;
         if response.status().is_success() {
             self.read_json(response).await
         } else {
@@ -337,7 +342,13 @@ impl Api {
         }
     }
 
-    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+    /// A request that is not sent yet.
+    pub(crate) fn request(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> RequestBuilder {
         let mut url = self.target.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["api", "v1"]);
@@ -384,7 +395,8 @@ impl Api {
         )
     }
 
-    async fn refusal(&self, response: Response) -> Failure {
+    /// What an answer without success says.
+    pub(crate) async fn refusal(&self, response: Response) -> Failure {
         let status = response.status();
         let text = response.text().await.unwrap_or_default();
         let Ok(problem) = serde_json::from_str::<Problem>(&text) else {

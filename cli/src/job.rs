@@ -8,6 +8,7 @@ use cueline_store::{Change, Run};
 use serde_json::{Value, json};
 
 use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
+use crate::bulk::export;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
@@ -22,6 +23,7 @@ use crate::{job_history, jobdiff, jobfile, watch};
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
         JobCommand::Apply(args) => apply_files(api, out, &args).await,
+        JobCommand::Export(args) => export(api, out, &args.filter, args.out.as_deref()).await,
         JobCommand::Diff(args) => diff(api, out, &args).await,
         JobCommand::List(args) => {
             let fetch = async || fetch_list(api, &args).await;
@@ -51,7 +53,12 @@ fn read_files(
 
 async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failure> {
     let specs = read_files(&args.files, api.namespace(), "nothing was applied")?;
-    apply(api, out, &specs, args.dry_run).await
+    let Some(prune) = &args.prune else {
+        return apply(api, out, &specs, args.confirmation.dry_run).await;
+    };
+    prune.check(&specs)?;
+    apply(api, out, &specs, args.confirmation.dry_run).await?;
+    prune.run(api, out, &specs, args.confirmation).await
 }
 
 /// Applies definitions and prints what changed.

@@ -9,6 +9,7 @@ mod args;
 mod audit;
 #[cfg(feature = "bench")]
 mod bench;
+mod bulk;
 mod client;
 mod completion;
 mod components;
@@ -198,6 +199,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Job(command) => job::run(&api()?, out, command).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
+        Command::Bulk(command) => bulk::run(&api()?, out, command).await,
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
         Command::Events(args) => events::run(&api()?, out, &args).await,
         Command::Queue(command) => queue::run(&api()?, out, command).await,

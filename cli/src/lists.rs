@@ -1,7 +1,7 @@
 //! Lists of the API: the arguments that all of them share, and reading them page by page.
 
 use clap::Args;
-use cueline_model::{GroupName, Timestamp};
+use cueline_model::{GroupName, RunState, Timestamp};
 use serde_json::Value;
 
 use crate::client::Api;
@@ -90,6 +90,17 @@ impl WindowArgs {
 pub(crate) fn values<T: ToString>(name: &'static str, values: &[T]) -> Query {
     let values = values.iter();
     values.map(|value| (name, value.to_string())).collect()
+}
+
+/// Reads the state of a run.
+pub(crate) fn run_state(text: &str) -> Result<RunState, String> {
+    RunState::ALL
+        .into_iter()
+        .find(|state| state.as_str() == text)
+        .ok_or_else(|| {
+            let all: Vec<_> = RunState::ALL.iter().map(|state| state.as_str()).collect();
+            format!("the states are {}", all.join(", "))
+        })
 }
 
 /// A list of the API.

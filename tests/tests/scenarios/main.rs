@@ -1,5 +1,6 @@
 //! Scenarios: the real programs on real servers, seen from outside.
 
+mod bulk;
 mod crontab_import;
 mod example_jobs;
 mod forged_reports;
