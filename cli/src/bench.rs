@@ -126,6 +126,8 @@ pub(crate) async fn run_worker(args: BenchWorkerArgs) -> Result<()> {
         http: AddressPolicy::default(),
         secrets: SecretSources::default(),
         concurrency: CONCURRENCY,
+        labels: Vec::new(),
+        weight: 1,
         drain_timeout: DRAIN_TIMEOUT,
         native: Handlers::from([("noop".to_owned(), noop.clone() as _)]),
         trust: trusted_keys(&args)?,

@@ -1,7 +1,7 @@
 //! `cueline executor …`
 
 use cueline_api::view::{ExecutorView, Executors};
-use cueline_model::ExecutorId;
+use cueline_model::{ExecutorId, Weight};
 use serde_json::Value;
 
 use crate::args::ExecutorCommand;
@@ -36,6 +36,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: &ExecutorCommand) -> Resul
 async fn fetch_list(api: &Api, args: &ExecutorListArgs) -> Result<Value, Failure> {
     let mut query = values("name", &args.names);
     query.extend(args.groups.query());
+    query.extend(values("label", &args.labels));
     query.extend(values("state", &args.states));
     EXECUTORS.read(api, &query, args.all, &args.page).await
 }
@@ -46,12 +47,15 @@ fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
     }
     let found: Executors = read(answer)?;
     let heads = ["EXECUTOR", "ALIVE", "HELD", "RUNNING", "CAPACITY", "RUNS"];
-    let mut table = out.table(&all.column("NAMESPACE", heads.to_vec()));
+    // Most executors have no labels.
+    let has_labels = found.executors.iter().any(|view| !labels(view).is_empty());
+    let heads = heads.into_iter().chain(has_labels.then_some("LABELS"));
+    let mut table = out.table(&all.column("NAMESPACE", heads.collect()));
     for view in &found.executors {
         let heartbeat = &view.executor.heartbeat;
         let (alive, paint) = alive(view);
         let ExecutorId { group, name } = &heartbeat.executor;
-        let row = vec![
+        let mut row = vec![
             cell(format!("{}/{name}", group.local()), None),
             cell(alive, Some(paint)),
             cell(heartbeat.held.to_string(), None),
@@ -62,11 +66,26 @@ fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
                 None,
             ),
         ];
+        if has_labels {
+            row.push(cell(human::one_line(&labels(view), 80), None));
+        }
         let namespace = cell(view.namespace.as_str(), None);
         table.add_row(all.column(namespace, row));
     }
     out.print_table(&table, "there are no such executors")?;
     print_next(out, found.next.as_deref())
+}
+
+/// The labels of an executor and its weight, unless that is 1.
+fn labels(view: &ExecutorView) -> String {
+    let heartbeat = &view.executor.heartbeat;
+    let labels = heartbeat
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"));
+    let weight = (heartbeat.weight != Weight::default())
+        .then(|| format!("weight {}", heartbeat.weight.get()));
+    labels.chain(weight).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether an executor is alive, in words.
@@ -93,6 +112,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn labels_and_weight_are_one_text() {
+        let mut view = json!({
+            "group": "default", "name": "one", "incarnation": "1", "session": 1, "capabilities": [], "capacity": 1, "held": 0,
+            "running": 0, "draining": false, "gone": false, "last_heartbeat_at": 1, "silent_ms": 2_000,
+        });
+        let shown = |view: &serde_json::Value| {
+            labels(&serde_json::from_value(view.clone()).expect("a view"))
+        };
+        assert_eq!(shown(&view), "");
+        view["labels"] = json!({ "zone": "a", "disk": "ssd" });
+        assert_eq!(shown(&view), "disk=ssd, zone=a");
+        view["weight"] = json!(3);
+        assert_eq!(shown(&view), "disk=ssd, zone=a, weight 3");
+    }
 
     #[test]
     fn a_refused_executor_is_shown_with_the_reason() {

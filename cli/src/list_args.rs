@@ -39,6 +39,9 @@ pub(crate) struct ExecutorListArgs {
     pub(crate) names: Vec<String>,
     #[command(flatten)]
     pub(crate) groups: GroupArgs,
+    /// Only executors that announce this label; if given several times, all must hold
+    #[arg(long = "label", value_name = "KEY[=VALUE]")]
+    pub(crate) labels: Vec<String>,
     /// Only executors in this state; may be given several times
     #[arg(long = "state", value_name = "STATE", value_parser = ["alive", "draining", "refused", "silent", "stopped"])]
     pub(crate) states: Vec<String>,

@@ -112,6 +112,8 @@ fn executor_options(config: &WorkerConfig, native: Native) -> Result<ExecutorOpt
         http: config.http.policy(),
         secrets: config.secrets.sources(),
         concurrency: config.concurrency as usize,
+        labels: config.routing.label.clone(),
+        weight: config.routing.weight,
         drain_timeout: config.drain_timeout,
         native,
         trust: config.verifying_keys()?,

@@ -84,6 +84,10 @@ pub(crate) struct ExecutorOptions {
     pub(crate) secrets: SecretSources,
     /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
+    /// The labels by which jobs may select them.
+    pub(crate) labels: Vec<(String, String)>,
+    /// Their share of the runs of jobs with the route `weighted`.
+    pub(crate) weight: u8,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
     pub(crate) native: Native,
@@ -163,8 +167,12 @@ impl Executors {
             .state_dir(state_dir)
             .trust(options.trust.clone())
             .concurrency(options.concurrency)
+            .weight(options.weight)
             .drain_timeout(options.drain_timeout)
             .clock(Arc::new(SystemClock));
+        for (key, value) in &options.labels {
+            builder = builder.label(key, value);
+        }
         builder = match options.failover {
             Failover::Never => builder.in_process_scheduler(),
             Failover::After {
@@ -290,6 +298,8 @@ mod tests {
             http: AddressPolicy::default(),
             secrets: SecretSources::default(),
             concurrency: 1,
+            labels: Vec::new(),
+            weight: 1,
             drain_timeout: Duration::ZERO,
             native: Native::from([("work".to_owned(), work)]),
             trust: SigningKey::from_seed([1; 32]).verifying_keys(),

@@ -104,6 +104,8 @@ pub(crate) struct StandaloneConfig {
     /// Most handlers that each executor runs at once
     #[arg(value_name = "N", default_value = "64", value_parser = values::number::<1, 10_000>)]
     pub(crate) concurrency: u32,
+    #[command(flatten)]
+    pub(crate) routing: RoutingOptions,
     /// How long running handlers may take to end after SIGTERM
     #[arg(value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     pub(crate) drain_timeout: Duration,
@@ -210,6 +212,8 @@ pub(crate) struct WorkerConfig {
     /// Most handlers that each executor runs at once
     #[arg(value_name = "N", default_value = "64", value_parser = values::number::<1, 10_000>)]
     pub(crate) concurrency: u32,
+    #[command(flatten)]
+    pub(crate) routing: RoutingOptions,
     /// How long running handlers may take to end after SIGTERM
     #[arg(value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     pub(crate) drain_timeout: Duration,
@@ -232,6 +236,17 @@ pub(crate) struct WorkerConfig {
     pub(crate) health: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
+}
+
+/// What jobs may choose executors by.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RoutingOptions {
+    /// Labels of the executors, by which jobs may select them (selector)
+    #[arg(value_name = "KEY=VALUE", value_parser = values::label)]
+    pub(crate) label: Vec<(String, String)>,
+    /// Share of the runs of jobs with route = "weighted" that each executor gets, beside the weights of the others
+    #[arg(value_name = "N", default_value = "1", value_parser = values::weight)]
+    pub(crate) weight: u8,
 }
 
 /// Of each role with a store.

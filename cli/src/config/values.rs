@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use cueline_api::AdminToken;
 use cueline_handlers::http::{IpNet, parse_network};
-use cueline_model::{DurationMs, ExecutorName, GroupName, NameError};
+use cueline_model::selector::parse_label;
+use cueline_model::{DurationMs, ExecutorName, GroupName, NameError, Weight};
 use cueline_protocol::SigningKey;
 use cueline_protocol::origin::EnrolmentToken;
 
@@ -42,6 +43,14 @@ fn parse<T: FromStr<Err: Display>>(text: &str, expected: &str) -> Result<T, Stri
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     parse(text, "an address with a port such as 127.0.0.1:7800")
+}
+
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
+    parse_label(text).map_err(|e| e.to_string())
+}
+
+pub(super) fn weight(text: &str) -> Result<u8, String> {
+    number::<1, { Weight::MAX as u32 }>(text).map(|n| u8::try_from(n).unwrap_or(Weight::MAX))
 }
 
 pub(super) fn duration_ms(text: &str) -> Result<DurationMs, String> {

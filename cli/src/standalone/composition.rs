@@ -42,6 +42,10 @@ pub(crate) struct CompositionOptions {
     pub(crate) secrets: SecretSources,
     /// The most handlers that each executor runs at once.
     pub(crate) concurrency: usize,
+    /// The labels of the executors.
+    pub(crate) labels: Vec<(String, String)>,
+    /// The weight of each of them.
+    pub(crate) weight: u8,
     /// How long running handlers may take to end.
     pub(crate) drain_timeout: Duration,
     pub(crate) native: Native,
@@ -71,6 +75,8 @@ impl CompositionOptions {
             http: AddressPolicy::default(),
             secrets: SecretSources::default(),
             concurrency: 64,
+            labels: Vec::new(),
+            weight: 1,
             drain_timeout: Duration::from_secs(30),
             native: Native::new(),
             engine: EngineOptions {
@@ -178,6 +184,8 @@ impl Composition {
             http: options.http.clone(),
             secrets: options.secrets.clone(),
             concurrency: options.concurrency,
+            labels: options.labels.clone(),
+            weight: options.weight,
             drain_timeout: options.drain_timeout,
             native: options.native.clone(),
             trust: data.key().verifying_keys(),

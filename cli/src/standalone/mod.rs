@@ -86,6 +86,8 @@ fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     options.http = config.http.policy();
     options.secrets = config.secrets.sources();
     options.concurrency = config.concurrency as usize;
+    options.labels.clone_from(&config.routing.label);
+    options.weight = config.routing.weight;
     options.drain_timeout = config.drain_timeout;
     options.engine.retention_ms = config.keep.as_millis();
     options.engine.audit_retention_ms = config.audit_retention.as_millis();

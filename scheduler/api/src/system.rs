@@ -142,7 +142,7 @@ pub(crate) async fn index(uri: Uri) -> Result<Json<Value>, Problem> {
 /// The list of executors.
 const EXECUTORS: List = List {
     name: "executors",
-    filters: &["name", "group", "state", ALL],
+    filters: &["name", "group", "label", "state", ALL],
     sorts: &["name", "-name", "last_heartbeat_at", "-last_heartbeat_at"],
 };
 
@@ -159,6 +159,7 @@ type ExecutorKey = (i64, String, String);
     params(
         ("name" = Option<Vec<openapi::UserNameFilter>>, Query, description = "Only executors with this name; may be repeated."),
         ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only executors of this group; may be repeated."),
+        ("label" = Option<Vec<openapi::LabelFilter>>, Query, description = "Only executors that announce this label; repeated ones must all hold."),
         ("state" = Option<Vec<openapi::ExecutorStateFilter>>, Query, description = "Only executors in this state; may be repeated."),
         ("sort" = Option<openapi::ExecutorSort>, Query, description = "The order of the list."),
         ("limit" = Option<openapi::PageLimit>, Query, description = "The most entries of the response; 100 by default."),
@@ -179,6 +180,7 @@ pub(crate) async fn executors(
     let listed = namespace.listed(&mut params);
     let names = params.names();
     let groups = Filters::new(&mut params, &namespace, listed.as_ref()).groups();
+    let labels = params.labels();
     let states = ExecutorState::ALL.map(|state| (state.as_str(), state));
     let states = params.words("state", &states);
     let page: Page<ExecutorKey> = EXECUTORS.page(&mut params);
@@ -193,6 +195,9 @@ pub(crate) async fn executors(
             && caller.may(Right::Read, &id.group)
             && (groups.is_empty() || groups.contains(&id.group))
             && (names.is_empty() || names.iter().any(|name| name.matches(id.name.as_str())))
+            && labels
+                .iter()
+                .all(|label| label.matches(&executor.heartbeat.labels))
             && (states.is_empty() || states.contains(&executor_state(executor, now)))
     });
     let by_heartbeat = page.field() == "last_heartbeat_at";

@@ -90,6 +90,9 @@ impl Engine {
         spawn_duty(tasks, stages.overdue, timer_only);
         spawn_duty(tasks, stages.retention, timer_only);
         spawn_duty(tasks, stages.refresh_quotas, timer_only);
+        spawn_duty(tasks, stages.refresh_outstanding, timer_only);
+        let wake_pings = stages.pings.registry.wake_pings.clone();
+        spawn_duty(tasks, stages.pings, &wake_pings);
         if let Some(refresh_keys) = stages.refresh_keys {
             let wanted = refresh_keys.keys.wanted.clone();
             spawn_duty(tasks, refresh_keys, &wanted);

@@ -169,6 +169,22 @@ impl ManualEngine {
         Ok(())
     }
 
+    /// Asks the executors that routes depend on, and waits for their answers.
+    pub async fn ping(&mut self) {
+        let Ok(_) = self.stages.pings.activate().await;
+        self.stages.pings.finish().await;
+    }
+
+    /// Reads which attempts of jobs with the route `busyover` have not ended.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn refresh_outstanding(&mut self) -> Result<(), EngineError> {
+        self.stages.refresh_outstanding.activate().await?;
+        Ok(())
+    }
+
     /// Publishes all triggers that are due and confirms them. Returns the number of confirmations.
     ///
     /// # Errors

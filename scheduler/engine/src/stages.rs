@@ -12,6 +12,7 @@ use cueline_store::{Audit, Store};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::admin::Admin;
 use crate::claims::NodeClaims;
@@ -31,6 +32,7 @@ use crate::liveness::loopback::Loopback;
 use crate::liveness::name_conflicts::NameConflicts;
 use crate::liveness::node_lease::NodeLease;
 use crate::liveness::not_held::NotHeld;
+use crate::liveness::pings::Pings;
 use crate::liveness::queue_provisioner::QueueProvisioner;
 use crate::liveness::reconcile::{Reconcile, Reconciler};
 use crate::liveness::registry::Registry;
@@ -52,8 +54,10 @@ use crate::origin::origins::Origins;
 use crate::pipeline::broadcast_hold::BroadcastHold;
 use crate::pipeline::claim::Claim;
 use crate::pipeline::confirm::Confirm;
+use crate::pipeline::earlier_runs::EarlierRuns;
 use crate::pipeline::ingest::Ingest;
 use crate::pipeline::manual_trigger::ManualTrigger;
+use crate::pipeline::outstanding_attempts::RefreshOutstanding;
 use crate::pipeline::prepare::Prepare;
 use crate::pipeline::publish::Publish;
 use crate::pipeline::trigger_requests::TriggerRequests;
@@ -62,7 +66,7 @@ use crate::pipeline::unroutable_runs::UnroutableRuns;
 use crate::quotas::NamespaceQuotas;
 use crate::quotas::refresh::RefreshQuotas;
 use crate::refused_messages::RefusedMessages;
-use crate::route::Router;
+use crate::route::{Outstanding, Router};
 
 /// The stages of one engine, not yet running.
 pub(crate) struct Stages {
@@ -85,6 +89,9 @@ pub(crate) struct Stages {
     pub(crate) failover: Failover,
     pub(crate) forget_executors: ForgetExecutors,
     pub(crate) reconcile: Reconcile,
+    // What routes depend on.
+    pub(crate) pings: Pings,
+    pub(crate) refresh_outstanding: RefreshOutstanding,
     // The origin of workers' messages. `None` without seals.
     pub(crate) enrolment: Option<Arc<Enrolment>>,
     pub(crate) refresh_keys: Option<RefreshKeys>,
@@ -105,6 +112,7 @@ struct Parts {
     clock: Arc<DatabaseClock>,
     claims: Arc<NodeClaims>,
     registry: Arc<Registry>,
+    outstanding: Arc<Outstanding>,
     self_check: Arc<SelfCheck>,
     unanswered: Arc<Mutex<Unanswered>>,
     counters: Arc<Counters>,
@@ -200,6 +208,7 @@ impl Parts {
             claims: Arc::default(),
             claims_to_keys: Arc::default(),
             unanswered: Arc::default(),
+            outstanding: Arc::default(),
             counters,
             quotas: Arc::default(),
             burst_gate: Arc::default(),
@@ -213,7 +222,7 @@ impl Parts {
     fn stages(&self, o: &EngineOptions, heartbeat_inbox: Listener, max_confirmations: usize) -> Stages {
         let (confirmed, confirmations) = mpsc::channel(max_confirmations);
         let triggers = TriggerWriter::new(self.signer.clone(), self.store_id);
-        let router = Router::new(StdRng::seed_from_u64(o.seed));
+        let router = Router::new(StdRng::seed_from_u64(o.seed), self.outstanding.clone());
         Stages {
             claims: self.claims.clone(),
             admin: Arc::new(hand!(self => Admin {
@@ -225,7 +234,8 @@ impl Parts {
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry, counters; unroutable: self.unroutable(o), router: router, triggers: triggers,
+                store, clock, claims, registry, counters; unroutable: self.unroutable(o), router: router, earlier_runs: self.earlier_runs(),
+                triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
             publish: hand!(self => Publish {
@@ -235,7 +245,7 @@ impl Parts {
                 store, burst_gate; confirmed: confirmations, batch: o.confirm_batch, unwritten: Vec::new()
             }),
             ingest: Arc::new(hand!(self => Ingest {
-                store, store_id, broker, clock, burst_gate, counters, origins, forged, refused, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
+                store, store_id, broker, clock, burst_gate, counters, origins, forged, refused, registry, outstanding, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
             })),
             trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock, refused; trigger: self.trigger(o) })),
             node_lease: hand!(self => NodeLease {
@@ -258,6 +268,8 @@ impl Parts {
                 broker, clock, claim; reconciler: self.reconciler(o), older_than_ms: o.reconcile_after_ms, after: None, not_held: NotHeld::default(),
                 limit: RepublishLimit::default()
             }),
+            pings: hand!(self => Pings { registry, clock, claims; holdings: self.holdings(o), running: JoinSet::new() }),
+            refresh_outstanding: RefreshOutstanding { earlier_runs: self.earlier_runs() },
             enrolment: self.enrolment().map(Arc::new),
             refresh_keys: self.origins.keys().map(|keys| RefreshKeys { keys }),
             cancellations: hand!(self => Cancellations { store, store_id, broker, registry }),
@@ -269,6 +281,10 @@ impl Parts {
             refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
             retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
         }
+    }
+
+    fn earlier_runs(&self) -> EarlierRuns {
+        hand!(self => EarlierRuns { store, clock, outstanding })
     }
 
     fn trigger(&self, o: &EngineOptions) -> ManualTrigger {

@@ -176,6 +176,9 @@ CREATE TABLE executor (
     session           bigint  NOT NULL,
     capabilities      text[]  NOT NULL,
     capacity          bigint  NOT NULL,
+    -- A JSON object.
+    labels            text    NOT NULL,
+    weight            smallint NOT NULL,
     held              bigint  NOT NULL,
     running           bigint  NOT NULL,
     draining          boolean NOT NULL,

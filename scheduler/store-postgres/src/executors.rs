@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
-use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, Session, Timestamp};
-use cueline_store::adapter::convert::{parse_name, run_state, to_i64, to_u32, to_u64};
+use cueline_model::{
+    AttemptId, ExecutorId, ExecutorLabels, Heartbeat, JobId, RunId, Session, Timestamp, Weight,
+};
+use cueline_store::adapter::convert::{corrupt, parse_name, run_state, to_i64, to_u32, to_u64};
 use cueline_store::adapter::heartbeats::{HeartbeatRow, latest_heartbeats};
-use cueline_store::{Executor, OutstandingAttempt};
+use cueline_store::{Executor, JobAttempt, OutstandingAttempt};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -16,17 +18,19 @@ use crate::error::Result;
 
 /// Arrays cannot contain lists of different lengths, so the capabilities of an executor are passed as one JSON text.
 const RECORD_HEARTBEATS: &str = "
-    INSERT INTO executor (group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal, last_heartbeat_at)
-    SELECT e.group_name, e.name, e.incarnation, e.session, ARRAY(SELECT jsonb_array_elements_text(e.capabilities::jsonb)), e.capacity, e.held,
-        e.running, e.draining, e.gone, e.refusal, $12
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
-        $9::boolean[], $10::boolean[], $11::text[]) e (group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal)
+    INSERT INTO executor (group_name, name, incarnation, session, capabilities, capacity, labels, weight, held, running, draining, gone, refusal, last_heartbeat_at)
+    SELECT e.group_name, e.name, e.incarnation, e.session, ARRAY(SELECT jsonb_array_elements_text(e.capabilities::jsonb)), e.capacity, e.labels, e.weight,
+        e.held, e.running, e.draining, e.gone, e.refusal, $14
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::text[], $8::bigint[],
+        $9::bigint[], $10::bigint[], $11::boolean[], $12::boolean[], $13::text[])
+        e (group_name, name, incarnation, session, capabilities, capacity, labels, weight, held, running, draining, gone, refusal)
     ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, session = excluded.session, capabilities = excluded.capabilities,
-        capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
+        capacity = excluded.capacity, labels = excluded.labels, weight = excluded.weight, held = excluded.held, running = excluded.running, draining = excluded.draining,
         gone = excluded.gone, refusal = excluded.refusal, last_heartbeat_at = greatest(executor.last_heartbeat_at, excluded.last_heartbeat_at)";
 
 const ALL: &str = "
-    SELECT group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal, last_heartbeat_at
+    SELECT group_name, name, incarnation, session, capabilities, capacity, labels, weight, held, running, draining, gone, refusal,
+        last_heartbeat_at
     FROM executor ORDER BY group_name, name";
 
 /// The given executors that have sent no heartbeat since, and have no run in `dispatching`, `queued` or `running`.
@@ -50,6 +54,11 @@ pub(crate) const OUTSTANDING: &str = "
         JOIN job j ON j.id = l.job_id
     ORDER BY l.id";
 
+/// One scan of the live runs, which stops at the limit.
+pub(crate) const OF_JOBS: &str = "
+    SELECT job_id, id, attempt, executor FROM run_live
+    WHERE state IN (1, 2, 3) AND executor IS NOT NULL AND job_id = ANY($1::bigint[]) LIMIT $2";
+
 pub(crate) const OVERDUE: &str = "
     SELECT id, attempt FROM run_live WHERE overdue_at < $1 AND state = 3 ORDER BY overdue_at, id LIMIT $2";
 
@@ -67,6 +76,8 @@ impl PgStore {
             .bind(column(&rows, |h| h.session))
             .bind(column(&rows, capabilities))
             .bind(column(&rows, |h| h.capacity))
+            .bind(column(&rows, labels))
+            .bind(column(&rows, |h| h.weight))
             .bind(column(&rows, |h| h.held))
             .bind(column(&rows, |h| h.running))
             .bind(column(&rows, |h| h.draining))
@@ -135,6 +146,27 @@ impl PgStore {
             .collect()
     }
 
+    pub(crate) async fn attempts_of_jobs(
+        &self,
+        jobs: &[JobId],
+        limit: usize,
+    ) -> Result<Vec<JobAttempt>> {
+        let rows: Vec<(i64, i64, i32, String)> = sqlx::query_as(OF_JOBS)
+            .bind(column(jobs, |job| job.0))
+            .bind(to_i64(limit))
+            .fetch_all(&mut *self.db.autocommit().await?)
+            .await?;
+        rows.into_iter()
+            .map(|(job, run, attempt, executor)| {
+                Ok(JobAttempt {
+                    job: JobId(job),
+                    attempt: attempt_id((run, attempt)),
+                    executor: parse_name(&executor)?,
+                })
+            })
+            .collect()
+    }
+
     pub(crate) async fn overdue_attempts(
         &self,
         slack_ms: u64,
@@ -156,6 +188,14 @@ fn capabilities(heartbeat: &HeartbeatRow<'_>) -> String {
     capabilities.collect::<serde_json::Value>().to_string()
 }
 
+fn labels(heartbeat: &HeartbeatRow<'_>) -> String {
+    let labels = heartbeat.labels.iter();
+    let labels: serde_json::Map<_, _> = labels
+        .map(|(key, value)| (key.to_string(), value.as_ref().into()))
+        .collect();
+    serde_json::Value::Object(labels).to_string()
+}
+
 /// A row of [`ALL`].
 fn executor(row: &PgRow) -> Result<Executor> {
     let count = |column: &str| row.try_get::<i64, _>(column);
@@ -166,6 +206,8 @@ fn executor(row: &PgRow) -> Result<Executor> {
             session: Session(count("session")?),
             capabilities: row.try_get("capabilities")?,
             capacity: to_u32(count("capacity")?),
+            labels: executor_labels(row.try_get("labels")?)?,
+            weight: Weight::clamped(row.try_get::<i16, _>("weight")?.into()),
             held: to_u64(count("held")?),
             running: to_u64(count("running")?),
             draining: row.try_get("draining")?,
@@ -174,6 +216,11 @@ fn executor(row: &PgRow) -> Result<Executor> {
         },
         last_heartbeat_at: Timestamp::from_millis(count("last_heartbeat_at")?),
     })
+}
+
+/// Labels from their column.
+pub(crate) fn executor_labels(text: &str) -> Result<ExecutorLabels> {
+    Ok(serde_json::from_str(text).map_err(|e| corrupt("failed to read an executor", e))?)
 }
 
 /// An executor from its columns.

@@ -13,11 +13,11 @@ use cueline_model::{
 use cueline_store::{
     AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter,
     DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FiredRuns,
-    IngestSummary, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary, JobsFingerprint,
-    KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns, NewWorkerKey,
-    NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse, Precondition,
-    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, Store, StoreError,
-    StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
+    IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary,
+    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
+    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse,
+    Precondition, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, Store,
+    StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
     WorkerKeyState, WorkerKeysPage,
 };
 

@@ -141,6 +141,9 @@ CREATE TABLE executor (
     session           INTEGER NOT NULL,
     capabilities      TEXT    NOT NULL,
     capacity          INTEGER NOT NULL,
+    -- A JSON object.
+    labels            TEXT    NOT NULL,
+    weight            INTEGER NOT NULL,
     held              INTEGER NOT NULL,
     running           INTEGER NOT NULL,
     draining          INTEGER NOT NULL,

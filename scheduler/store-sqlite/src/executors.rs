@@ -1,27 +1,29 @@
 //! Executors, and the attempts that they should hold.
 
-use cueline_model::{AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, RunId, Timestamp};
+use cueline_model::{
+    AttemptId, ExecutorId, ExecutorName, GroupName, Heartbeat, JobId, RunId, Timestamp,
+};
 use cueline_store::adapter::convert::{parse_name, run_state, to_i64};
 use cueline_store::adapter::heartbeats::latest_heartbeats;
-use cueline_store::{Executor, OutstandingAttempt};
+use cueline_store::{Executor, JobAttempt, OutstandingAttempt};
 use sqlx::types::Json;
 
 use crate::SqliteStore;
 use crate::error::Result;
 
 const RECORD_HEARTBEATS: &str = "
-    INSERT INTO executor (group_name, name, incarnation, session, capabilities, capacity, held, running, draining, gone, refusal, last_heartbeat_at)
+    INSERT INTO executor (group_name, name, incarnation, session, capabilities, capacity, labels, weight, held, running, draining, gone, refusal, last_heartbeat_at)
     SELECT value ->> '$.group', value ->> '$.name', value ->> '$.incarnation', value ->> '$.session', value -> '$.capabilities', value ->> '$.capacity',
-        value ->> '$.held', value ->> '$.running', value ->> '$.draining', value ->> '$.gone', value ->> '$.refusal', ?2
+        value -> '$.labels', value ->> '$.weight', value ->> '$.held', value ->> '$.running', value ->> '$.draining', value ->> '$.gone', value ->> '$.refusal', ?2
     FROM json_each(?1) WHERE true
     ON CONFLICT (group_name, name) DO UPDATE SET incarnation = excluded.incarnation, session = excluded.session, capabilities = excluded.capabilities,
-        capacity = excluded.capacity, held = excluded.held, running = excluded.running, draining = excluded.draining,
+        capacity = excluded.capacity, labels = excluded.labels, weight = excluded.weight, held = excluded.held, running = excluded.running, draining = excluded.draining,
         gone = excluded.gone, refusal = excluded.refusal, last_heartbeat_at = excluded.last_heartbeat_at";
 
 /// The fields of [`Executor`].
 const ALL: &str = "
     SELECT json_group_array(json_object('group', group_name, 'name', name, 'incarnation', incarnation, 'session', session, 'capabilities', json(capabilities),
-        'capacity', capacity, 'held', held, 'running', running, 'draining', json(iif(draining, 'true', 'false')),
+        'capacity', capacity, 'labels', json(labels), 'weight', weight, 'held', held, 'running', running, 'draining', json(iif(draining, 'true', 'false')),
         'gone', json(iif(gone, 'true', 'false')), 'refusal', refusal, 'last_heartbeat_at', last_heartbeat_at))
     FROM (SELECT * FROM executor ORDER BY group_name, name)";
 
@@ -55,6 +57,13 @@ pub(crate) const OUTSTANDING: &str = "
     SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.dispatched_at, p.queued_at,
         coalesce(p.published_group, j.group_name), p.executor))
     FROM (SELECT * FROM published ORDER BY id LIMIT ?3) p CROSS JOIN job j ON j.id = p.job_id";
+
+/// The live runs by the index on state and claim. One scan for all jobs, which stops at the limit.
+pub(crate) const OF_JOBS: &str = "
+    SELECT json_group_array(json_array(job_id, id, attempt, executor))
+    FROM (SELECT job_id, id, attempt, executor FROM run
+          WHERE state IN (1, 2, 3) AND state < 10 AND executor IS NOT NULL AND job_id IN (SELECT value FROM json_each(?1))
+          LIMIT ?2)";
 
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
@@ -143,6 +152,26 @@ impl SqliteStore {
                 })
             })
             .collect()
+    }
+
+    pub(crate) async fn attempts_of_jobs(
+        &self,
+        jobs: &[JobId],
+        limit: usize,
+    ) -> Result<Vec<JobAttempt>> {
+        let Json(rows): Json<Vec<(JobId, RunId, u32, ExecutorName)>> = sqlx::query_scalar(OF_JOBS)
+            .bind(Json(jobs))
+            .bind(to_i64(limit))
+            .fetch_one(&mut *self.db.read().await?)
+            .await?;
+        let found = rows
+            .into_iter()
+            .map(|(job, run, attempt, executor)| JobAttempt {
+                job,
+                attempt: AttemptId { run, attempt },
+                executor,
+            });
+        Ok(found.collect())
     }
 
     pub(crate) async fn overdue_attempts(

@@ -32,7 +32,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 34] = [
+const HOT: [(&str, &[&str]); 35] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -77,6 +77,7 @@ const HOT: [(&str, &[&str]); 34] = [
     (follow_ups::CHILDREN, &["job_children"]),
     (trigger::RUNS_OF_REQUEST, &["run_fire"]),
     (executors::OUTSTANDING, &["run_live"]),
+    (executors::OF_JOBS, &["run_live"]),
     (executors::OVERDUE, &["run_overdue"]),
     (runs::OF_JOBS, &["run_by_job"]),
     (summaries::COUNT_DAY, &["run_by_job"]),

@@ -1,6 +1,8 @@
 //! Executors and the attempts that they hold.
 
-use cueline_model::{AttemptId, ExecutorId, Heartbeat, RunId, RunState, Timestamp};
+use cueline_model::{
+    AttemptId, ExecutorId, ExecutorName, Heartbeat, JobId, RunId, RunState, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 /// An executor as described by its last heartbeat.
@@ -27,6 +29,17 @@ pub struct OutstandingAttempt {
     pub queued_at: Timestamp,
     /// The executor that its trigger was published to.
     pub executor: ExecutorId,
+}
+
+/// An attempt of a job that an executor was given and that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobAttempt {
+    /// The job.
+    pub job: JobId,
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its executor.
+    pub executor: ExecutorName,
 }
 
 /// A requested cancellation that has not taken effect.

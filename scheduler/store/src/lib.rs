@@ -80,7 +80,7 @@ pub use dispatch::{
     Planner, SkippedFires, TriggerOutcome, TriggerRequest, WaitingQuota,
 };
 pub use error::{ErrorKind, RefusedObject, StoreError};
-pub use executor::{Executor, OutstandingAttempt, PendingCancellation};
+pub use executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
 pub use job::{
     AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,
 };

@@ -18,7 +18,7 @@ use crate::dispatch::{
     TriggerRequest,
 };
 use crate::error::StoreError;
-use crate::executor::{Executor, OutstandingAttempt, PendingCancellation};
+use crate::executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
 use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
 use crate::namespaces::Namespaces;
@@ -325,6 +325,10 @@ pub trait Store: Audit + Namespaces {
         after: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<OutstandingAttempt>>;
+
+    /// At most `limit` attempts of these jobs that are `dispatching`, `queued` or `running` and have an executor, in no
+    /// order. It reads all live runs until the limit, so it is not for each dispatch.
+    async fn attempts_of_jobs(&self, jobs: &[JobId], limit: usize) -> Result<Vec<JobAttempt>>;
 
     /// At most `limit` attempts that have been `running` for longer than timeout, kill grace and `slack_ms` together,
     /// the longest overdue first.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{ExecutorName, GroupName};
+use crate::selector::ExecutorLabels;
 
 /// Identity of an executor. It stays the same across restarts of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,6 +31,46 @@ impl fmt::Display for ExecutorId {
 #[serde(transparent)]
 pub struct Session(pub i64);
 
+/// An executor's share of the runs under the route `weighted`: 1–100, 1 by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Weight(u8);
+
+impl Weight {
+    /// The largest weight.
+    pub const MAX: u8 = 100;
+
+    /// The weight closest to `n`.
+    pub fn clamped(n: i64) -> Self {
+        Self(u8::try_from(n.clamp(1, i64::from(Self::MAX))).unwrap_or(1))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde asks for"
+    )]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl<'de> Deserialize<'de> for Weight {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        i64::deserialize(deserializer).map(Self::clamped)
+    }
+}
+
 /// The state that an executor announces every few seconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
@@ -44,6 +85,12 @@ pub struct Heartbeat {
     pub capabilities: Vec<String>,
     /// The most handlers that the executor runs at once.
     pub capacity: u32,
+    /// The labels by which selectors of jobs filter.
+    #[serde(default, skip_serializing_if = "ExecutorLabels::is_empty")]
+    pub labels: ExecutorLabels,
+    /// The share of runs that the route `weighted` gives it, beside the weights of the others.
+    #[serde(default, skip_serializing_if = "Weight::is_default")]
+    pub weight: Weight,
     /// The number of accepted attempts that have not ended.
     pub held: u64,
     /// The number of held attempts that are running.

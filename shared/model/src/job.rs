@@ -13,6 +13,7 @@ use crate::name::{GroupName, JobName, NameError};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
 use crate::route::Route;
 use crate::schedule::Schedule;
+use crate::selector::Selector;
 use crate::time::Timestamp;
 
 /// Identity of a job, assigned by the store. The id of a deleted job is never used again.
@@ -67,6 +68,9 @@ pub struct JobSpec {
     /// The choice of the executor.
     #[serde(default)]
     pub route: Route,
+    /// Which executors may run the job, by their labels; all by default.
+    #[serde(default, skip_serializing_if = "Selector::is_empty")]
+    pub selector: Selector,
     /// The treatment of a trigger that meets a busy lane.
     #[serde(default)]
     pub block: Block,

@@ -23,6 +23,7 @@ pub mod route;
 pub mod run;
 pub mod schedule;
 pub mod secret;
+pub mod selector;
 pub mod store_id;
 pub mod time;
 
@@ -30,7 +31,7 @@ pub use access::{Access, Actor, ActorKind, Grant, Right, Role, Scope as AccessSc
 pub use attempt::{AttemptEvent, AttemptId, LogLine, LogStream};
 pub use conclude::{Conclusion, RunFacts, conclude};
 pub use duration::DurationMs;
-pub use executor::{ExecutorId, Heartbeat, Session};
+pub use executor::{ExecutorId, Heartbeat, Session, Weight};
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec};
 pub use name::{ExecutorName, GroupName, JobName, NameError, Namespace};
@@ -39,5 +40,6 @@ pub use route::{Route, Shard, ShardPlan, expand};
 pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};
 pub use schedule::{Dialect, DstRule, Schedule};
 pub use secret::{SecretName, TextOrSecret};
+pub use selector::{ExecutorLabels, Selector, SelectorError};
 pub use store_id::StoreId;
 pub use time::Timestamp;

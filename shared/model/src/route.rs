@@ -10,6 +10,8 @@ use crate::name::ExecutorName;
 pub enum Route {
     /// The first by name.
     First,
+    /// The last by name.
+    Last,
     /// One after another, exactly in turn across scheduler nodes.
     #[default]
     Round,
@@ -17,6 +19,20 @@ pub enum Route {
     Random,
     /// The one that the job's id maps to on a consistent-hash ring (MD5).
     ConsistentHash,
+    /// The one that got the fewest runs of the job within 24 h.
+    Lfu,
+    /// The one whose last run of the job was dispatched longest ago.
+    Lru,
+    /// The first by name that answers.
+    Failover,
+    /// The first by name without an outstanding run of the job; without such a one, the one with the fewest.
+    Busyover,
+    /// The one with the fewest attempts for its capacity.
+    LeastLoaded,
+    /// In turn, each as often as its weight says, exactly across scheduler nodes.
+    Weighted,
+    /// This one only.
+    Executor(ExecutorName),
     /// One run for each live executor: shard i of n.
     Broadcast,
     /// A fixed number of shards, spread evenly over the live executors. Each text is the item of one shard; an empty

@@ -160,11 +160,19 @@ fn route() -> impl Strategy<Value = Route> {
     prop_oneof![
         select(vec![
             Route::First,
+            Route::Last,
             Route::Round,
             Route::Random,
             Route::ConsistentHash,
+            Route::Lfu,
+            Route::Lru,
+            Route::Failover,
+            Route::Busyover,
+            Route::LeastLoaded,
+            Route::Weighted,
             Route::Broadcast,
         ]),
+        "[a-z]{1,9}".prop_map(|name| Route::Executor(name.parse().unwrap())),
         vec(text(), 1..5).prop_map(Route::Sharded),
     ]
 }
@@ -203,6 +211,7 @@ prop_compose! {
         (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
         namespace in select(vec!["default", "team-a", "ä.b:c"]),
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
+        selector in select(vec!["", "zone=a", "zone!=b,!spot,gpu"]),
     ) -> JobSpec {
         let start_at = start_at.map(Timestamp::from_millis);
         let namespace: Namespace = namespace.parse().unwrap();
@@ -216,6 +225,7 @@ prop_compose! {
             jitter,
             misfire,
             route,
+            selector: selector.parse().unwrap(),
             block,
             scope: Scope::Executor,
             backlog,
@@ -253,7 +263,7 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     leaf.prop_recursive(3, 24, 5, |inner| {
         let keys = select(vec![
             "cron", "every", "at", "shell", "script", "argv", "url", "max", "on", "all", "sharded",
-            "parallel", "env", "name", "policy",
+            "parallel", "executor", "env", "name", "policy",
         ]);
         prop_oneof![
             vec(inner.clone(), 0..4).prop_map(Into::into),
@@ -277,13 +287,13 @@ proptest! {
 
     #[test]
     fn any_value_of_a_field_is_accepted_or_refused_with_a_reason(
-        spec in spec(), field in 0..25_usize, value in json(),
+        spec in spec(), field in 0..26_usize, value in json(),
     ) {
         let mut written = serde_json::to_value(&spec).unwrap();
         let fields = [
             "name", "group", "description", "schedule", "start_at", "end_at", "jitter", "misfire", "route", "block",
             "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "fence", "dispatch_deadline",
-            "priority", "handler", "params", "after", "labels", "enabled", "namespace",
+            "priority", "handler", "params", "after", "labels", "enabled", "namespace", "selector",
         ];
         written[fields[field]] = value;
         match decode::job(&written.into()) {

@@ -163,6 +163,8 @@ fn a_heartbeat() {
             session: Session(1_795_286_000_000),
             capabilities: vec!["http".to_owned()],
             capacity: 256,
+            labels: cueline_model::ExecutorLabels::default(),
+            weight: cueline_model::Weight::default(),
             held: 2,
             running: 1,
             draining: false,

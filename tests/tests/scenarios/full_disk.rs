@@ -166,6 +166,8 @@ async fn the_stores_write_ahead_log_does_not_fill_the_disk_for_good() -> Result<
         session: Session(1),
         capabilities: vec!["native:work".repeat(50)],
         capacity: 8,
+        labels: cueline_model::ExecutorLabels::default(),
+        weight: cueline_model::Weight::default(),
         held: 0,
         running: 0,
         draining: false,

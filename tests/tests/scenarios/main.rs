@@ -14,6 +14,7 @@ mod namespaces;
 mod openid_login;
 mod partitioned_broker;
 mod process_guard;
+mod routes;
 mod scheduler_and_worker;
 mod secrets;
 mod server_restarts;

@@ -276,6 +276,8 @@ async fn send_heartbeats(broker: Broker) {
             incarnation: "1".to_owned(),
             capabilities: vec!["native:noop".to_owned()],
             capacity: 1,
+            labels: cueline_model::ExecutorLabels::default(),
+            weight: cueline_model::Weight::default(),
             held: 0,
             running: 0,
             draining: false,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::Broker;
-use cueline_model::{ExecutorId, NameError, Timestamp};
+use cueline_model::selector::{MAX_EXECUTOR_LABELS, check_label};
+use cueline_model::{ExecutorId, ExecutorLabels, NameError, Timestamp, Weight};
 use cueline_protocol::{TriggerVerifier, VerifyingKeys, WorkerProcess};
 use cueline_runtime::{BootClock, Clock, SystemBootClock, SystemClock};
 
@@ -63,6 +64,8 @@ pub struct Builder {
     trust: VerifyingKeys,
     unverified_native: bool,
     concurrency: usize,
+    labels: Vec<(String, String)>,
+    weight: i64,
     log_bytes: usize,
     clock: Arc<dyn Clock>,
     drain_timeout: Duration,
@@ -104,6 +107,8 @@ impl Builder {
             trust: VerifyingKeys::default(),
             unverified_native: false,
             concurrency: 256,
+            labels: Vec::new(),
+            weight: 1,
             log_bytes: 1024 * 1024,
             clock: Arc::new(SystemClock),
             drain_timeout: Duration::from_secs(30),
@@ -206,6 +211,22 @@ impl Builder {
     #[must_use]
     pub fn concurrency(mut self, limit: usize) -> Self {
         self.concurrency = limit;
+        self
+    }
+
+    /// A label of the executor, by which jobs may select it (`selector = "zone=a"`). A later value of a key replaces the
+    /// earlier one. Default: none.
+    #[must_use]
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The executor's share of the runs of jobs with `route = "weighted"`, beside the weights of the others: 1–100.
+    /// Default: 1.
+    #[must_use]
+    pub fn weight(mut self, weight: u8) -> Self {
+        self.weight = i64::from(weight);
         self
     }
 
@@ -330,6 +351,11 @@ impl Builder {
         if self.concurrency == 0 {
             return Err(Error::setting("concurrency", "0", "at least 1"));
         }
+        let labels = labels(&self.labels)?;
+        let weight = Weight::clamped(self.weight);
+        if i64::from(weight.get()) != self.weight {
+            return Err(Error::setting("weight", &self.weight.to_string(), "1–100"));
+        }
         if self.log_bytes < MIN_LOG_BYTES {
             let problem = format!("at least {MIN_LOG_BYTES}");
             return Err(Error::setting(
@@ -365,6 +391,8 @@ impl Builder {
             trust: TriggerVerifier::new(self.trust),
             unverified_native: self.unverified_native,
             concurrency: self.concurrency,
+            labels,
+            weight,
             log_bytes: self.log_bytes,
             clock: self.clock,
             drain_timeout: self.drain_timeout,
@@ -387,6 +415,20 @@ fn check_identity(executor: &ExecutorId, identity: Option<&WorkerIdentity>) -> R
         }
         _ => Ok(()),
     }
+}
+
+fn labels(given: &[(String, String)]) -> Result<ExecutorLabels> {
+    let mut labels = ExecutorLabels::new();
+    for (key, value) in given {
+        let (key, value) = check_label(key, value)
+            .map_err(|e| Error::setting("label", &format!("{key}={value}"), &e.to_string()))?;
+        labels.insert(key, value);
+    }
+    if labels.len() > MAX_EXECUTOR_LABELS {
+        let problem = format!("at most {MAX_EXECUTOR_LABELS} labels");
+        return Err(Error::setting("label", &labels.len().to_string(), &problem));
+    }
+    Ok(labels)
 }
 
 fn default_state_dir(executor: &ExecutorId) -> PathBuf {

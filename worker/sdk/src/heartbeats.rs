@@ -149,6 +149,8 @@ impl Heartbeats {
             session: self.lease.session(),
             capabilities: self.settings.handlers.capabilities(),
             capacity: u32::try_from(self.settings.concurrency).unwrap_or(u32::MAX),
+            labels: self.settings.labels.clone(),
+            weight: self.settings.weight,
             held: self.status.held() as u64,
             running: self.status.running() as u64,
             draining: !accepts,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Channel, QueueId, StartLog};
-use cueline_model::ExecutorId;
+use cueline_model::{ExecutorId, ExecutorLabels, Weight};
 use cueline_protocol::{TriggerVerifier, WorkerProcess};
 use cueline_runtime::{BootClock, Clock};
 
@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     /// Triggers of native handlers are not verified.
     pub(crate) unverified_native: bool,
     pub(crate) concurrency: usize,
+    pub(crate) labels: ExecutorLabels,
+    pub(crate) weight: Weight,
     pub(crate) log_bytes: usize,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) drain_timeout: Duration,

@@ -202,6 +202,8 @@ mod tests {
                 session: Session(1),
                 capabilities: Vec::new(),
                 capacity: 1,
+                labels: cueline_model::ExecutorLabels::default(),
+                weight: cueline_model::Weight::default(),
                 held: 0,
                 running: 0,
                 draining: false,

@@ -200,6 +200,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "session": {"description": "Grows with each absence so long that its attempts may have been given to others.", "type": "integer", "format": "int64"},
       "capabilities": {"description": "The handlers that it can run.", "type": "array", "items": {"type": "string"}},
       "capacity": {"description": "The most handlers that it runs at once.", "type": "integer", "format": "int32", "minimum": 0},
+      "labels": {"description": "The labels by which jobs may select it. Left out if there are none.", "type": "object", "additionalProperties": {"type": "string"}},
+      "weight": {"description": "Its share of the runs of jobs with the route `weighted`. Left out for 1.", "type": "integer", "format": "int32", "minimum": 1, "maximum": 100},
       "held": {"description": "The attempts that it has accepted, waiting or running.", "type": "integer", "format": "int64", "minimum": 0},
       "running": {"type": "integer", "format": "int64", "minimum": 0},
       "draining": {"description": "Whether it has stopped accepting triggers.", "type": "boolean"},

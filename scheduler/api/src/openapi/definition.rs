@@ -24,6 +24,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "jitter": {"description": "The longest random delay after the fire time; `0s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
       "misfire": {"anyOf": [{"$ref": "#/components/schemas/Misfire"}, {"type": "null"}]},
       "route": {"anyOf": [{"$ref": "#/components/schemas/Route"}, {"type": "null"}]},
+      "selector": {"anyOf": [{"$ref": "#/components/schemas/Selector"}, {"type": "null"}]},
       "block": {"anyOf": [{"$ref": "#/components/schemas/Block"}, {"type": "null"}]},
       "scope": {"description": "The range of a lane.", "enum": ["executor", null]},
       "backlog": {"description": "The most triggers that wait in one lane; 1000 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 100000},
@@ -122,10 +123,15 @@ pub(super) const SCHEMAS: &str = r##"{
   "Route": {
     "description": "The choice of the executor; `round` by default.",
     "anyOf": [
-      {"enum": ["first", "round", "random", "consistent_hash", "broadcast"]},
+      {"enum": ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "least_loaded", "weighted", "broadcast"]},
+      {
+        "type": "object", "additionalProperties": false, "required": ["executor"],
+        "properties": {"executor": {"description": "The only executor that may run the job.", "$ref": "#/components/schemas/GivenName"}, "sharded": {"type": "null"}}
+      },
       {
         "type": "object", "additionalProperties": false, "required": ["sharded"],
         "properties": {
+          "executor": {"type": "null"},
           "sharded": {
             "description": "The number of shards, or an item for each.",
             "anyOf": [
@@ -136,7 +142,15 @@ pub(super) const SCHEMAS: &str = r##"{
         }
       }
     ],
-    "examples": ["round", {"sharded": 4}, {"sharded": ["0=Beijing", "1=Shanghai"]}]
+    "examples": ["round", {"executor": "worker-2"}, {"sharded": 4}, {"sharded": ["0=Beijing", "1=Shanghai"]}]
+  },
+  "Selector": {
+    "description": "The labels of the executors that may run the job; all executors by default. A text has up to 16 requirements `KEY=VALUE`, `KEY!=VALUE`, `KEY`, `!KEY`, separated by commas.",
+    "anyOf": [
+      {"type": "string", "maxLength": 4096},
+      {"type": "object", "maxProperties": 16, "additionalProperties": {"type": ["string", "integer", "number", "boolean"]}}
+    ],
+    "examples": ["zone=a,!spot", {"zone": "a"}]
   },
   "Block": {
     "description": "The treatment of a trigger that meets a busy lane; `serial` by default.",

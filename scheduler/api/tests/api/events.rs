@@ -184,6 +184,8 @@ async fn changes_of_jobs_and_executors_appear() {
         session: Session(1),
         capabilities: Vec::new(),
         capacity: 4,
+        labels: cueline_model::ExecutorLabels::default(),
+        weight: cueline_model::Weight::default(),
         held: 0,
         running: 0,
         draining: false,

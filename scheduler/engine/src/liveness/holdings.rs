@@ -149,6 +149,11 @@ impl Holdings {
         Ok(!with_messages.contains(&queue))
     }
 
+    /// Whether the executor answers a question, now.
+    pub(crate) async fn is_answering(&self, executor: &ExecutorId) -> bool {
+        matches!(self.reply(executor, &[]).await, Ok(Some(_)))
+    }
+
     /// Asks an executor whose queue holds no triggers. It may have received them and not handled them yet.
     async fn ask_about_all(
         &self,

@@ -8,6 +8,7 @@
 //! hold. It asks them through [`holdings`], and [`unanswered`] tells which of them answer nothing. [`not_held`] remembers
 //! those that may have started, and [`republish_limit`] bounds how often the others are published again.
 //! [`results_queue`] tells which results are in the store.
+//! [`pings`] finds out which executors answer, for routing.
 //! [`node_lease`] keeps the claims of this node. [`incarnations`] recognises two processes under one executor name, and
 //! [`lease_times`] workers that would stop too late.
 
@@ -24,6 +25,7 @@ pub(crate) mod loopback;
 pub(crate) mod name_conflicts;
 pub(crate) mod node_lease;
 pub(crate) mod not_held;
+pub(crate) mod pings;
 pub(crate) mod queue_counts;
 pub(crate) mod queue_provisioner;
 pub(crate) mod reconcile;

@@ -1,18 +1,34 @@
 //! The live executors, according to their heartbeats. Runs are routed to them. Knows neither broker nor store.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cueline_model::{ExecutorId, ExecutorName, GroupName, Heartbeat, Session, Timestamp};
+use cueline_model::{
+    ExecutorId, ExecutorLabels, GroupName, Heartbeat, JobSpec, Session, Timestamp, Weight,
+};
+use cueline_runtime::Activator;
 
 use crate::lock::lock;
-use crate::route::Candidates;
+use crate::route::failover::{Answer, Answered};
+use crate::route::{Candidate, Candidates, ExecutorFacts};
+
+/// The most lists of candidates of one group that are kept.
+const MAX_CACHED: usize = 10_000;
 
 #[derive(Debug)]
 struct Known {
     capabilities: Vec<String>,
+    labels: ExecutorLabels,
+    weight: Weight,
+    capacity: u32,
     accepts_triggers: bool,
+    /// The attempts that it held at its last heartbeat.
+    held: u64,
+    /// The attempts that this node has given to it since, without those whose end this node has ingested since.
+    given: i64,
+    answered: Answered,
     session: Session,
     /// Since then it has not been silent for too long.
     alive_since: Timestamp,
@@ -20,9 +36,18 @@ struct Known {
 }
 
 #[derive(Debug, Default)]
+struct Ping {
+    is_asked: bool,
+    /// Whether a run waits for the answer.
+    is_awaited: bool,
+}
+
+#[derive(Debug, Default)]
 struct Inner {
     executors: BTreeMap<ExecutorId, Known>,
-    /// Candidates by group and capability. Cleared by each change.
+    /// Executors that have to be asked, or are being asked, whether they answer.
+    pings: BTreeMap<ExecutorId, Ping>,
+    /// Candidates by group, and by capability and selector. Cleared by each change.
     cache: HashMap<GroupName, HashMap<String, Candidates>>,
 }
 
@@ -31,6 +56,9 @@ pub(crate) struct Registry {
     dead_after_ms: i64,
     inner: Mutex<Inner>,
     changes: AtomicU64,
+    /// Whether the attempts of executors are counted, because a job chooses by them.
+    counts_given: AtomicBool,
+    pub(crate) wake_pings: Activator,
 }
 
 impl Registry {
@@ -39,6 +67,8 @@ impl Registry {
             dead_after_ms: i64::try_from(dead_after_ms).unwrap_or(i64::MAX),
             inner: Mutex::default(),
             changes: AtomicU64::new(0),
+            counts_given: AtomicBool::new(false),
+            wake_pings: Activator::new(),
         }
     }
 
@@ -49,6 +79,15 @@ impl Registry {
         let before = before.filter(|known| !self.is_expired(known.last_heartbeat_at, at));
         let known = Known {
             capabilities: heartbeat.capabilities.clone(),
+            labels: heartbeat.labels.clone(),
+            weight: heartbeat.weight,
+            capacity: heartbeat.capacity,
+            held: heartbeat.held,
+            given: 0,
+            answered: Answered {
+                last_sign_at: at,
+                unanswered_at: None,
+            },
             accepts_triggers: !heartbeat.draining && !heartbeat.gone && heartbeat.refusal.is_none(),
             session: heartbeat.session,
             alive_since: before.map_or(at, |before| before.alive_since),
@@ -57,6 +96,8 @@ impl Registry {
         let is_same = before.is_some_and(|before| {
             before.accepts_triggers == known.accepts_triggers
                 && before.capabilities == known.capabilities
+                && before.labels == known.labels
+                && (before.weight, before.capacity) == (known.weight, known.capacity)
         });
         inner.executors.insert(heartbeat.executor.clone(), known);
         if !is_same {
@@ -103,25 +144,40 @@ impl Registry {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Live executors of `group` that announce `capability` and accept triggers, sorted by name.
-    pub(crate) fn candidates(&self, group: &GroupName, capability: &str) -> Candidates {
+    /// Live executors of the job's group that announce its handler, have the labels that it selects, and accept triggers,
+    /// sorted by name.
+    pub(crate) fn candidates(&self, spec: &JobSpec) -> Candidates {
+        let (group, capability) = (&spec.group, spec.handler.capability());
+        let key = if spec.selector.is_empty() {
+            Cow::Borrowed(&*capability)
+        } else {
+            Cow::Owned(format!("{capability}\n{}", spec.selector))
+        };
         let mut inner = lock(&self.inner);
-        if let Some(cached) = inner.cache.get(group).and_then(|of| of.get(capability)) {
+        if let Some(cached) = inner.cache.get(group).and_then(|of| of.get(&*key)) {
             return cached.clone();
         }
-        let names: Vec<ExecutorName> = inner
+        let found: Vec<Candidate> = inner
             .executors
             .iter()
             .filter(|(executor, known)| {
                 executor.group == *group
                     && known.accepts_triggers
-                    && known.capabilities.iter().any(|c| c == capability)
+                    && known.capabilities.iter().any(|c| *c == capability)
+                    && spec.selector.selects(&known.labels)
             })
-            .map(|(executor, _)| executor.name.clone())
+            .map(|(executor, known)| Candidate {
+                name: executor.name.clone(),
+                weight: known.weight,
+                capacity: known.capacity,
+            })
             .collect();
-        let candidates = Arc::new(names);
+        let candidates = Arc::new(found);
         let of_group = inner.cache.entry(group.clone()).or_default();
-        of_group.insert(capability.to_owned(), candidates.clone());
+        if of_group.len() >= MAX_CACHED {
+            of_group.clear();
+        }
+        of_group.insert(key.into_owned(), candidates.clone());
         candidates
     }
 
@@ -129,6 +185,72 @@ impl Registry {
     pub(crate) fn session(&self, executor: &ExecutorId) -> Option<Session> {
         let inner = lock(&self.inner);
         inner.executors.get(executor).map(|known| known.session)
+    }
+
+    /// An attempt is given to the executor. Returns its session, if it is alive.
+    pub(crate) fn note_given(&self, executor: &ExecutorId) -> Option<Session> {
+        let mut inner = lock(&self.inner);
+        let known = inner.executors.get_mut(executor)?;
+        known.given += 1;
+        Some(known.session)
+    }
+
+    /// An attempt of each of these executors has ended.
+    pub(crate) fn note_ended<'a>(&self, executors: impl Iterator<Item = &'a ExecutorId>) {
+        if !self.counts_given.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut inner = lock(&self.inner);
+        for executor in executors {
+            if let Some(known) = inner.executors.get_mut(executor) {
+                known.given -= 1;
+            }
+        }
+    }
+
+    /// A run waits until it is known which of these executors answers.
+    pub(crate) fn await_answers(&self, group: &GroupName, candidates: &[Candidate]) {
+        let mut inner = lock(&self.inner);
+        for candidate in candidates {
+            if let Some(ping) = inner.pings.get_mut(&id(group, candidate)) {
+                ping.is_awaited = true;
+            }
+        }
+        drop(inner);
+        self.wake_pings.wake();
+    }
+
+    /// At most `limit` executors to ask whether they answer. [`note_answer`](Self::note_answer) follows for each.
+    pub(crate) fn begin_pings(&self, limit: usize) -> Vec<ExecutorId> {
+        let mut inner = lock(&self.inner);
+        let waiting = inner.pings.iter_mut().filter(|(_, ping)| !ping.is_asked);
+        let begun = waiting.take(limit).map(|(executor, ping)| {
+            ping.is_asked = true;
+            executor.clone()
+        });
+        begun.collect()
+    }
+
+    /// The executor has answered a ping, or has not. Returns whether a run waits for that.
+    #[must_use]
+    pub(crate) fn note_answer(
+        &self,
+        executor: &ExecutorId,
+        has_answered: bool,
+        now: Timestamp,
+    ) -> bool {
+        let mut inner = lock(&self.inner);
+        let ping = inner.pings.remove(executor);
+        if let Some(known) = inner.executors.get_mut(executor) {
+            if has_answered {
+                known.answered.last_sign_at = now;
+            } else {
+                known.answered.unanswered_at = Some(now);
+            }
+        }
+        drop(inner);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        ping.is_some_and(|ping| ping.is_awaited)
     }
 
     /// How long the executor has been alive without being silent for too long. `None` if it is not alive.
@@ -152,6 +274,53 @@ impl Registry {
     }
 }
 
+fn id(group: &GroupName, candidate: &Candidate) -> ExecutorId {
+    ExecutorId {
+        group: group.clone(),
+        name: candidate.name.clone(),
+    }
+}
+
+impl ExecutorFacts for Registry {
+    fn loads(&self, group: &GroupName, candidates: &[Candidate]) -> Vec<u64> {
+        self.counts_given.store(true, Ordering::Relaxed);
+        let inner = lock(&self.inner);
+        let load = |candidate| {
+            let known = inner.executors.get(&id(group, candidate))?;
+            Some(known.held.saturating_add_signed(known.given))
+        };
+        let loads = candidates.iter().map(|candidate| load(candidate));
+        loads.map(Option::unwrap_or_default).collect()
+    }
+
+    fn answers(&self, group: &GroupName, candidates: &[Candidate], now: Timestamp) -> Vec<Answer> {
+        let mut inner = lock(&self.inner);
+        let Inner {
+            executors, pings, ..
+        } = &mut *inner;
+        let mut answers = Vec::with_capacity(candidates.len());
+        let mut is_found = false;
+        for candidate in candidates {
+            let id = id(group, candidate);
+            let answered = executors.get(&id).map(|known| known.answered);
+            let answered = answered.unwrap_or_default();
+            let answer = answered.answer(now);
+            // Executors behind the one that answers do not matter now.
+            if !is_found && answered.is_getting_old(now) {
+                pings.entry(id).or_default();
+            }
+            is_found |= answer == Answer::Yes;
+            answers.push(answer);
+        }
+        let has_to_ask = pings.values().any(|ping| !ping.is_asked);
+        drop(inner);
+        if has_to_ask {
+            self.wake_pings.wake();
+        }
+        answers
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +335,8 @@ mod tests {
             session: Session(1),
             capabilities: Vec::new(),
             capacity: 1,
+            labels: cueline_model::ExecutorLabels::default(),
+            weight: cueline_model::Weight::default(),
             held: 0,
             running: 0,
             draining: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, Delivery, QueueId, Settlement};
-use cueline_model::StoreId;
+use cueline_model::{AttemptEvent, StoreId};
 use cueline_protocol::origin::Purpose;
 use cueline_runtime::{Activator, BurstGate, Linger, Stop};
 use cueline_store::{AttemptReport, ErrorKind, IngestSummary, Store, StoreError};
@@ -16,10 +16,12 @@ use super::report_batch::{Batch, Message};
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::liveness::registry::Registry;
 use crate::origin::forged_messages::{ForgedKind, ForgedMessages};
 use crate::origin::origins::Origins;
 use crate::queue_consumer::{QueueConsumer, fetch, settle_all};
 use crate::refused_messages::RefusedMessages;
+use crate::route::Outstanding;
 
 /// Messages fetched at once. Each may hold up to 100 reports.
 const MAX_MESSAGES: usize = 256;
@@ -38,6 +40,8 @@ pub(crate) struct Ingest {
     pub(crate) origins: Origins,
     pub(crate) forged: Arc<ForgedMessages>,
     pub(crate) refused: RefusedMessages,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) outstanding: Arc<Outstanding>,
     pub(crate) claim: Activator,
     pub(crate) poll_ms: u64,
     /// The most reports in one transaction.
@@ -188,6 +192,14 @@ impl Ingest {
         self.counters.note_ended(&ingested);
         let now = self.clock.now();
         self.counters.times.note_ends(reports, &ingested, now);
+        let ended = || {
+            reports
+                .iter()
+                .filter(|report| matches!(report.event, AttemptEvent::Ended { .. }))
+        };
+        self.registry
+            .note_ended(ended().filter_map(|report| report.executor.as_ref()));
+        self.outstanding.end(ended().map(|report| report.attempt));
         // A retry or a child run may be due before the claim stage polls the store again.
         let next_poll = now.plus_ms(self.poll_ms);
         if ingested.next_due_at.is_some_and(|due| due <= next_poll) {

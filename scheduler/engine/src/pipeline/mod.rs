@@ -10,6 +10,8 @@
 //! Wheel and pending triggers are in memory ([`crate::claims`]). Their loss is harmless: the store holds the same runs,
 //! claimed by this node, and the next claim of a live node finds them.
 //!
+//! Prepare reads [`earlier_runs`] where a route depends on them, and [`outstanding_attempts`] keeps them up to date.
+//!
 //! Runs that are triggered by hand skip the claim stage: [`manual_trigger`] writes them as claimed and puts them on the
 //! wheel.
 
@@ -17,8 +19,10 @@ pub(crate) mod broadcast_hold;
 pub(crate) mod burst;
 pub(crate) mod claim;
 pub(crate) mod confirm;
+pub(crate) mod earlier_runs;
 pub(crate) mod ingest;
 pub(crate) mod manual_trigger;
+pub(crate) mod outstanding_attempts;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod publish;

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{AttemptId, ExecutorId, Session, Timestamp};
+use cueline_model::{AttemptId, ExecutorId, ExecutorName, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{ClaimedRun, DispatchRequest, Store, StoreError};
 
 use super::burst::{self, MAX_COUNTED};
+use super::earlier_runs::EarlierRuns;
 use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
 use crate::claims::NodeClaims;
@@ -19,7 +20,7 @@ use crate::claims::wheel::Wheel;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
-use crate::route::Router;
+use crate::route::{Choice, Router};
 use crate::times::elapsed_ms;
 
 /// Takes runs off the wheel and writes their triggers.
@@ -31,6 +32,7 @@ pub(crate) struct Prepare {
     pub(crate) counters: Arc<Counters>,
     pub(crate) unroutable: UnroutableRuns,
     pub(crate) router: Router,
+    pub(crate) earlier_runs: EarlierRuns,
     pub(crate) triggers: TriggerWriter,
     pub(crate) ahead_ms: u64,
     pub(crate) batch: usize,
@@ -60,6 +62,7 @@ impl Duty for Prepare {
         if runs.is_empty() {
             return Ok(self.next_turn());
         }
+        self.earlier_runs.read_for(&mut self.router, &runs).await;
         let changes = self.registry.changes();
         let routed = self.route(runs);
         match self.store.begin_dispatch(node, &routed.dispatches).await {
@@ -88,6 +91,13 @@ impl Duty for Prepare {
     }
 }
 
+fn executor_of(run: &ClaimedRun, dispatch: &DispatchRequest) -> ExecutorId {
+    ExecutorId {
+        group: run.job.spec.group.clone(),
+        name: dispatch.executor.clone(),
+    }
+}
+
 /// `runs` and `dispatches` have the same length and order.
 struct Routed {
     runs: Vec<ClaimedRun>,
@@ -97,6 +107,7 @@ struct Routed {
 
 impl Prepare {
     fn route(&mut self, runs: Vec<ClaimedRun>) -> Routed {
+        let now = self.clock.now();
         let mut routed = Routed {
             runs: Vec::with_capacity(runs.len()),
             dispatches: Vec::with_capacity(runs.len()),
@@ -107,11 +118,7 @@ impl Prepare {
                 // The trigger may be in that executor's queue. Another executor would run the attempt a second time.
                 run.executor.clone()
             } else {
-                let spec = &run.job.spec;
-                let candidates = self
-                    .registry
-                    .candidates(&spec.group, &spec.handler.capability());
-                self.router.choose(&run, &candidates)
+                self.choose(&run, now)
             };
             match executor {
                 Some(executor) => {
@@ -126,6 +133,23 @@ impl Prepare {
             }
         }
         routed
+    }
+
+    fn choose(&mut self, run: &ClaimedRun, now: Timestamp) -> Option<ExecutorName> {
+        let candidates = self.registry.candidates(&run.job.spec);
+        match self.router.choose(run, &candidates, &*self.registry, now) {
+            Choice::Executor(executor) => {
+                self.router.record(run, &executor, now);
+                Some(executor)
+            }
+            Choice::NoExecutor => None,
+            Choice::AwaitAnswers => {
+                // The answers put it back on the wheel.
+                let group = &run.job.spec.group;
+                self.registry.await_answers(group, &candidates);
+                None
+            }
+        }
     }
 
     /// Writes and signs the triggers of the marked runs. `marked` lists a part of `dispatches`, in the same order.
@@ -143,9 +167,10 @@ impl Prepare {
                 if cueline_runtime::planted!("doubled_publish") {
                     written.extend(self.double(&run, &dispatch, now));
                 }
-                let session = self.session(&run, &dispatch);
+                let session = self.registry.note_given(&executor_of(&run, &dispatch));
                 written.push(self.triggers.write(&run, dispatch, session, now));
             } else {
+                self.router.forget(&run);
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
         }
@@ -165,28 +190,19 @@ impl Prepare {
         dispatch: &DispatchRequest,
         now: Timestamp,
     ) -> Option<WrittenTrigger> {
-        let spec = &run.job.spec;
-        let candidates = self
-            .registry
-            .candidates(&spec.group, &spec.handler.capability());
-        let mut others = candidates.iter().filter(|name| **name != dispatch.executor);
+        let candidates = self.registry.candidates(&run.job.spec);
+        let names = candidates.iter().map(|candidate| &candidate.name);
+        let mut others = names.filter(|name| **name != dispatch.executor);
         let second = DispatchRequest {
             executor: others.next()?.clone(),
             ..dispatch.clone()
         };
-        let session = self.session(run, &second);
+        let session = self.registry.session(&executor_of(run, &second));
         let mut written = self.triggers.write(run, second, session, now);
         // Neither the node, which keeps one trigger for each run, nor a broker that drops repeated messages may hide the bug.
         written.pending.dispatch.attempt.run.0 |= 1 << 62;
         written.pending.message.id.push_str(":doubled");
         Some(written)
-    }
-
-    fn session(&self, run: &ClaimedRun, dispatch: &DispatchRequest) -> Option<Session> {
-        self.registry.session(&ExecutorId {
-            group: run.job.spec.group.clone(),
-            name: dispatch.executor.clone(),
-        })
     }
 
     fn lead_ms(&self, wheel: &Wheel<ClaimedRun>) -> u64 {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{JobId, OutcomeKind, RunKind, Timestamp};
+use cueline_model::{JobId, OutcomeKind, Route, RunKind, Timestamp};
 use cueline_runtime::Activator;
 use cueline_store::{AttemptReport, ClaimedRun, Store, StoreError};
 
@@ -140,9 +140,20 @@ fn deadline(run: &ClaimedRun, listening_since: Option<Timestamp>) -> Timestamp {
 
 fn unroutable(run: &ClaimedRun, now: Timestamp) -> AttemptReport {
     let spec = &run.job.spec;
+    let which = match &spec.route {
+        Route::Executor(name) => format!(
+            "executor {name} of group {} was not alive or could not",
+            spec.group
+        ),
+        _ => format!("no live executor of group {} that can", spec.group),
+    };
+    let labels = if spec.selector.is_empty() {
+        String::new()
+    } else {
+        format!(" with the labels {}", spec.selector)
+    };
     let message = format!(
-        "no live executor of group {} that can run {} within {}",
-        spec.group,
+        "{which} run {}{labels} within {}",
         spec.handler.capability(),
         spec.dispatch_deadline
     );

@@ -1,194 +1,218 @@
 //! Chooses the executor of a run.
 //!
-//! Pure except for the random numbers of `random`. A strategy gets the run and the candidates, sorted by name.
-//! Candidates are live executors of the job's group that announce its handler. A new strategy is a new arm in
-//! [`Router::choose`].
+//! Each strategy is a pure choice in a file of its own. It gets the candidates, sorted by name, and what this node knows
+//! of them. Candidates are live executors of the job's group that announce its handler and that its selector selects. A
+//! new strategy is a new arm in [`Router::choose`].
 
+pub(crate) mod failover;
+mod least_loaded;
+mod outstanding;
 mod ring;
+mod usage;
+mod weighted;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cueline_model::{ExecutorName, Route};
+use cueline_model::{ExecutorName, GroupName, JobId, Route, Timestamp, Weight};
 use cueline_store::ClaimedRun;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 
+use failover::{Answer, FirstAnswering, first_answering};
+pub(crate) use outstanding::{MAX_ATTEMPTS, Outstanding};
 use ring::Ring;
+use usage::Usage;
+use weighted::Cycle;
 
-/// Live executors that can run a handler, sorted by name. The list is shared until the registry changes.
-pub(crate) type Candidates = Arc<Vec<ExecutorName>>;
+/// An executor that may get a run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Candidate {
+    pub(crate) name: ExecutorName,
+    pub(crate) weight: Weight,
+    /// The most handlers that it runs at once.
+    pub(crate) capacity: u32,
+}
 
-/// At this many rings the cache is cleared.
-const MAX_RINGS: usize = 1_000;
+/// Live executors that can run a job, sorted by name. The list is shared until the registry changes.
+pub(crate) type Candidates = Arc<Vec<Candidate>>;
 
-/// Chooses executors. Caches the hash rings, which are costly to build.
+/// What a node knows of live executors at this moment.
+pub(crate) trait ExecutorFacts {
+    /// The attempts that each candidate has, about.
+    fn loads(&self, group: &GroupName, candidates: &[Candidate]) -> Vec<u64>;
+
+    /// Whether each candidate answers. Asks those again whose last answer is old.
+    fn answers(&self, group: &GroupName, candidates: &[Candidate], now: Timestamp) -> Vec<Answer>;
+}
+
+/// Which executor gets a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Executor(ExecutorName),
+    /// There is no candidate.
+    NoExecutor,
+    /// Executors have to answer first.
+    AwaitAnswers,
+}
+
+/// At this many rings or cycles the cache is cleared.
+const MAX_CACHED: usize = 1_000;
+
+/// A failover run with a shorter dispatch deadline than this waits for no answer, in ms.
+const MIN_DEADLINE_TO_WAIT_MS: u64 = 5_000;
+
+/// Chooses executors. Caches what is costly to build, and remembers which executors the runs of jobs got.
 #[derive(Debug)]
 pub(crate) struct Router {
     rng: StdRng,
     rings: HashMap<Candidates, Ring>,
+    cycles: HashMap<Candidates, Cycle>,
+    usage: Usage,
+    outstanding: Arc<Outstanding>,
+}
+
+/// Jobs whose earlier runs this node does not know, and has to read before it chooses.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unread {
+    /// Their last runs decide.
+    pub(crate) history: Vec<JobId>,
+    /// Their outstanding attempts decide.
+    pub(crate) outstanding: Vec<JobId>,
 }
 
 impl Router {
     /// Random choices come from `rng`.
-    pub(crate) fn new(rng: StdRng) -> Self {
+    pub(crate) fn new(rng: StdRng, outstanding: Arc<Outstanding>) -> Self {
         Self {
             rng,
             rings: HashMap::new(),
+            cycles: HashMap::new(),
+            usage: Usage::default(),
+            outstanding,
         }
     }
 
-    /// The executor for `run`; `None` when there is no candidate.
+    /// The executor for `run`.
     pub(crate) fn choose(
         &mut self,
         run: &ClaimedRun,
         candidates: &Candidates,
-    ) -> Option<ExecutorName> {
+        facts: &impl ExecutorFacts,
+        now: Timestamp,
+    ) -> Choice {
         if let Some(pinned) = &run.executor {
-            return candidates.contains(pinned).then(|| pinned.clone());
+            return named(candidates, pinned);
         }
         if candidates.is_empty() {
-            return None;
+            return Choice::NoExecutor;
         }
-        let nth = |n: u64| {
-            let index = n % candidates.len() as u64;
-            candidates.get(usize::try_from(index).unwrap_or(0)).cloned()
-        };
+        let spec = &run.job.spec;
+        let count = candidates.len() as u64;
+        let nth = |n: u64| usize::try_from(n % count).unwrap_or(0);
         // A retry moves on to the next executor, because the run has just failed on this one.
         let turn = run.sequence + u64::from(run.attempt.saturating_sub(1));
-        match &run.job.spec.route {
-            Route::First | Route::Broadcast => nth(0),
+        let index = match &spec.route {
+            Route::Executor(name) => return named(candidates, name),
+            Route::First | Route::Broadcast => 0,
+            Route::Last => candidates.len() - 1,
             Route::Round => nth(turn),
             Route::Sharded(_) => {
                 nth(u64::from(run.shard.index) + turn / u64::from(run.shard.total))
             }
             Route::Random => nth(self.rng.random()),
+            Route::Weighted => cached(&mut self.cycles, candidates, Cycle::new).at(turn),
             Route::ConsistentHash => {
-                if self.rings.len() >= MAX_RINGS {
-                    self.rings.clear();
+                let ring = cached(&mut self.rings, candidates, Ring::new);
+                ring.find(&run.job.id.to_string()).unwrap_or(0)
+            }
+            Route::Lfu => self.usage.least_frequent(run.job.id, candidates, now),
+            Route::Lru => self.usage.least_recent(run.job.id, candidates, now),
+            Route::Busyover => self.outstanding.first_idle(run.job.id, candidates, now),
+            Route::LeastLoaded => {
+                let loads = facts.loads(&spec.group, candidates);
+                least_loaded::choose(candidates, &loads, turn)
+            }
+            Route::Failover => {
+                let may_wait = spec.dispatch_deadline.as_millis() >= MIN_DEADLINE_TO_WAIT_MS;
+                let answers = facts.answers(&spec.group, candidates, now);
+                match first_answering(&answers, may_wait) {
+                    FirstAnswering::Candidate(index) => index,
+                    FirstAnswering::Unknown => return Choice::AwaitAnswers,
                 }
-                let ring = self
-                    .rings
-                    .entry(candidates.clone())
-                    .or_insert_with(|| Ring::new(candidates));
-                ring.find(&run.job.id.to_string()).cloned()
+            }
+        };
+        Choice::Executor(candidates[index].name.clone())
+    }
+
+    /// Remembers that `run` goes to `executor`, if later choices depend on it.
+    pub(crate) fn record(&mut self, run: &ClaimedRun, executor: &ExecutorName, now: Timestamp) {
+        match run.job.spec.route {
+            Route::Lfu | Route::Lru => self.usage.record(run.job.id, executor, now),
+            Route::Busyover => self
+                .outstanding
+                .add(run.job.id, run.attempt_id(), executor, now),
+            _ => {}
+        }
+    }
+
+    /// Forgets that `run` goes to an executor, because its trigger is not published.
+    pub(crate) fn forget(&self, run: &ClaimedRun) {
+        if run.job.spec.route == Route::Busyover {
+            self.outstanding.end([run.attempt_id()]);
+        }
+    }
+
+    /// The jobs among those of `runs` whose earlier runs have to be read. Each is named once.
+    pub(crate) fn unread(&self, runs: &[ClaimedRun]) -> Unread {
+        let mut unread = Unread::default();
+        for run in runs {
+            let job = run.job.id;
+            match run.job.spec.route {
+                Route::Lfu | Route::Lru if !self.usage.knows(job) => unread.history.push(job),
+                Route::Busyover if !self.outstanding.knows(job) => unread.outstanding.push(job),
+                _ => {}
             }
         }
+        for jobs in [&mut unread.history, &mut unread.outstanding] {
+            jobs.sort_unstable();
+            jobs.dedup();
+        }
+        unread
+    }
+
+    /// The last runs of `job` were given to these executors at these times, in any order.
+    pub(crate) fn add_history(
+        &mut self,
+        job: JobId,
+        runs: impl IntoIterator<Item = (ExecutorName, Timestamp)>,
+        now: Timestamp,
+    ) {
+        self.usage.seed(job, runs, now);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use cueline_model::{Job, JobId, RunId, RunKind, Shard, Timestamp};
-    use rand::SeedableRng;
-
-    use super::*;
-
-    fn names(n: usize) -> Candidates {
-        Arc::new(
-            (1..=n)
-                .map(|i| format!("worker-{i}").parse().expect("a name"))
-                .collect(),
-        )
+fn named(candidates: &Candidates, name: &ExecutorName) -> Choice {
+    if candidates.iter().any(|candidate| candidate.name == *name) {
+        Choice::Executor(name.clone())
+    } else {
+        Choice::NoExecutor
     }
+}
 
-    fn run(route: &serde_json::Value, turn: u64) -> ClaimedRun {
-        let spec = serde_json::from_value(serde_json::json!({
-            "name": "j", "group": "default", "schedule": { "manual": true },
-            "route": route, "handler": { "native": "noop" },
-        }))
-        .expect("a valid definition");
-        ClaimedRun {
-            id: RunId(7),
-            attempt: 1,
-            job: Arc::new(Job {
-                id: JobId(42),
-                version: 1,
-                spec,
-            }),
-            kind: RunKind::Manual,
-            fire_at: Timestamp::default(),
-            due_at: Timestamp::default(),
-            shard: Shard::whole(),
-            params: None,
-            executor: None,
-            sequence: turn,
-            maybe_published: false,
-        }
+/// What was built for these candidates.
+fn cached<'c, T>(
+    cache: &'c mut HashMap<Candidates, T>,
+    candidates: &Candidates,
+    build: impl FnOnce(&[Candidate]) -> T,
+) -> &'c T {
+    if cache.len() >= MAX_CACHED && !cache.contains_key(candidates) {
+        cache.clear();
     }
-
-    fn router() -> Router {
-        Router::new(StdRng::seed_from_u64(1))
-    }
-
-    #[test]
-    fn without_candidates_no_executor_is_chosen() {
-        for route in ["first", "round", "random", "consistent_hash", "broadcast"] {
-            assert_eq!(
-                router().choose(&run(&route.into(), 0), &names(0)),
-                None,
-                "{route}"
-            );
-        }
-    }
-
-    #[test]
-    fn round_visits_the_executors_in_turn() {
-        let mut router = router();
-        let chosen: Vec<_> = (0..6)
-            .map(|turn| {
-                router
-                    .choose(&run(&"round".into(), turn), &names(3))
-                    .unwrap()
-                    .to_string()
-            })
-            .collect();
-        assert_eq!(
-            chosen,
-            [
-                "worker-1", "worker-2", "worker-3", "worker-1", "worker-2", "worker-3"
-            ]
-        );
-    }
-
-    #[test]
-    fn random_reaches_every_executor() {
-        let mut router = router();
-        let chosen: std::collections::BTreeSet<_> = (0..200)
-            .filter_map(|t| router.choose(&run(&"random".into(), t), &names(4)))
-            .collect();
-        assert_eq!(chosen.len(), 4);
-    }
-
-    #[test]
-    fn shards_of_one_fire_are_spread_evenly() {
-        let mut router = router();
-        let items: Vec<String> = vec![String::new(); 6];
-        let chosen: Vec<_> = (0..6)
-            .map(|i| {
-                let mut run = run(&serde_json::json!({ "sharded": items }), u64::from(i));
-                run.shard = Shard {
-                    index: i,
-                    total: 6,
-                    item: None,
-                };
-                router.choose(&run, &names(3)).unwrap().to_string()
-            })
-            .collect();
-        for name in ["worker-1", "worker-2", "worker-3"] {
-            assert_eq!(
-                chosen.iter().filter(|c| *c == name).count(),
-                2,
-                "{chosen:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_pinned_run_waits_for_its_executor() {
-        let mut pinned = run(&"broadcast".into(), 0);
-        pinned.executor = Some("worker-3".parse().expect("a name"));
-        assert_eq!(router().choose(&pinned, &names(2)), None);
-        assert_eq!(router().choose(&pinned, &names(3)), pinned.executor);
-    }
+    cache
+        .entry(candidates.clone())
+        .or_insert_with(|| build(candidates))
 }

@@ -112,6 +112,8 @@ async fn an_executor_that_returns_during_the_deletion_keeps_its_queue() {
             session: cueline_model::Session(2),
             capabilities: vec!["native:work".to_owned()],
             capacity: 8,
+            labels: cueline_model::ExecutorLabels::default(),
+            weight: cueline_model::Weight::default(),
             held: 0,
             running: 0,
             draining: false,

@@ -29,6 +29,7 @@ mod refused_triggers;
 mod retention;
 mod retry;
 mod routing;
+mod routing_by_knowledge;
 mod shutdown;
 mod signatures;
 mod single_faults;

@@ -29,6 +29,13 @@ async fn reads_use_their_indexes() {
         .await;
     }
     let text = s
+        .plan(executors::OF_JOBS, |q| q.bind(&ids).bind(5_i64))
+        .await;
+    assert!(
+        text.contains("run_live") && !text.contains("Sort"),
+        "{text}"
+    );
+    let text = s
         .plan(executors::OVERDUE, |q| q.bind(START_MS).bind(5_i64))
         .await;
     assert!(

@@ -34,6 +34,7 @@ macro_rules! with_store_methods {
             write cancel_run(run: RunId, by: &Actor) -> CancelOutcome: "cancel a run";
             read pending_cancellations(limit: usize) -> Vec<PendingCancellation>: "list pending cancellations";
             read outstanding_attempts(older_than_ms: u64, executor: Option<&ExecutorId>, after: Option<RunId>, limit: usize) -> Vec<OutstandingAttempt>: "list outstanding attempts";
+            read attempts_of_jobs(jobs: &[JobId], limit: usize) -> Vec<JobAttempt>: "list the attempts of jobs";
             read overdue_attempts(slack_ms: u64, limit: usize) -> Vec<AttemptId>: "list overdue attempts";
             write record_heartbeats(heartbeats: &[Heartbeat]) -> (): "store heartbeats";
             read executors() -> Vec<Executor>: "list executors";

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use cueline_model::Heartbeat;
+use cueline_model::selector::MAX_EXECUTOR_LABELS;
 use serde::Serialize;
 
 use super::convert::{to_i64, without_nul};
@@ -18,6 +19,8 @@ pub struct HeartbeatRow<'a> {
     pub session: i64,
     pub capabilities: BTreeSet<Cow<'a, str>>,
     pub capacity: i64,
+    pub labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    pub weight: i64,
     pub held: i64,
     pub running: i64,
     pub draining: bool,
@@ -47,6 +50,13 @@ pub fn latest_heartbeats(heartbeats: &[Heartbeat]) -> Vec<HeartbeatRow<'_>> {
                 .map(|capability| without_nul(capability))
                 .collect(),
             capacity: i64::from(heartbeat.capacity),
+            labels: heartbeat
+                .labels
+                .iter()
+                .take(MAX_EXECUTOR_LABELS)
+                .map(|(key, value)| (without_nul(key), without_nul(value)))
+                .collect(),
+            weight: i64::from(heartbeat.weight.get()),
             held: to_i64(heartbeat.held),
             running: to_i64(heartbeat.running),
             draining: heartbeat.draining,

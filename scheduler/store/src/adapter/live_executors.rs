@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{ExecutorId, ExecutorName, GroupName, JobSpec};
+use cueline_model::{ExecutorId, ExecutorLabels, ExecutorName, GroupName, JobSpec, Selector};
 
 /// An executor that would accept triggers, if it is live.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct KnownExecutor {
     pub id: ExecutorId,
     /// The handlers that it can run.
     pub capabilities: BTreeSet<String>,
+    /// The labels that it announced.
+    pub labels: ExecutorLabels,
     /// Whether its last heartbeat is recent.
     pub is_live: bool,
 }
@@ -27,7 +29,7 @@ struct Capable {
 #[derive(Debug, Default)]
 pub struct LiveExecutors {
     executors: Vec<KnownExecutor>,
-    found: HashMap<(GroupName, String), Capable>,
+    found: HashMap<(GroupName, String, Selector), Capable>,
 }
 
 impl LiveExecutors {
@@ -39,12 +41,12 @@ impl LiveExecutors {
         }
     }
 
-    /// The live executors of the job's group that announce its handler, sorted by name.
+    /// The live executors of the job's group that announce its handler and that its selector selects, sorted by name.
     pub fn candidates(&mut self, spec: &JobSpec) -> Arc<[ExecutorName]> {
         self.capable(spec).live
     }
 
-    /// The executors of the job's group that announced its handler and then fell silent, sorted by name.
+    /// The executors that would be [candidates](Self::candidates) if they had not fallen silent, sorted by name.
     pub fn silent(&mut self, spec: &JobSpec) -> Arc<[ExecutorName]> {
         self.capable(spec).silent
     }
@@ -57,21 +59,29 @@ impl LiveExecutors {
             };
         }
         let executors = &self.executors;
-        let key = (spec.group.clone(), spec.handler.capability().into_owned());
-        let found = self.found.entry(key).or_insert_with_key(|(group, needed)| {
-            let named = |is_live: bool| -> Arc<[ExecutorName]> {
-                executors
-                    .iter()
-                    .filter(|e| e.is_live == is_live)
-                    .filter(|e| e.id.group == *group && e.capabilities.contains(needed))
-                    .map(|e| e.id.name.clone())
-                    .collect()
-            };
-            Capable {
-                live: named(true),
-                silent: named(false),
-            }
-        });
+        let key = (
+            spec.group.clone(),
+            spec.handler.capability().into_owned(),
+            spec.selector.clone(),
+        );
+        let found = self
+            .found
+            .entry(key)
+            .or_insert_with_key(|(group, needed, selector)| {
+                let named = |is_live: bool| -> Arc<[ExecutorName]> {
+                    executors
+                        .iter()
+                        .filter(|e| e.is_live == is_live)
+                        .filter(|e| e.id.group == *group && e.capabilities.contains(needed))
+                        .filter(|e| selector.selects(&e.labels))
+                        .map(|e| e.id.name.clone())
+                        .collect()
+                };
+                Capable {
+                    live: named(true),
+                    silent: named(false),
+                }
+            });
         found.clone()
     }
 }

@@ -1,9 +1,11 @@
 //! Executors and their outstanding attempts.
 
 use cueline_model::{
-    AttemptEvent, AttemptId, DurationMs, ExecutorId, OutcomeKind, Route, RunId, RunKind, RunState,
-    Timestamp,
+    AttemptEvent, AttemptId, DurationMs, ExecutorId, Outcome, OutcomeKind, Route, RunId, RunKind,
+    RunState, Timestamp,
 };
+
+use crate::JobAttempt;
 
 use super::fixture::{
     Fixture, actor, attempt, each_second, executor, heartbeat, mark, name, report,
@@ -15,6 +17,10 @@ pub async fn heartbeats_are_kept(fixture: &Fixture) {
     other.executor.group = name("z");
     let mut first = heartbeat("b");
     first.capabilities = vec!["shell".to_owned(), "http".to_owned()];
+    first.labels = [("zone", "a"), ("disk", "")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    first.weight = cueline_model::Weight::clamped(7);
     first.held = 7;
     first.running = 3;
     fixture
@@ -34,8 +40,12 @@ pub async fn heartbeats_are_kept(fixture: &Fixture) {
         (heartbeat.held, heartbeat.running, heartbeat.capacity),
         (7, 3, 8)
     );
+    assert_eq!(heartbeat.labels, first.labels);
+    assert_eq!(heartbeat.weight, first.weight);
+    assert!(seen[0].heartbeat.labels.is_empty());
     assert_eq!(seen[1].last_heartbeat_at, fixture.now());
     fixture.clock.advance(1_000);
+    first.labels.clear();
     first.incarnation = String::from("2");
     first.session = cueline_model::Session(2);
     first.gone = true;
@@ -50,6 +60,7 @@ pub async fn heartbeats_are_kept(fixture: &Fixture) {
     assert_eq!(seen[1].heartbeat.incarnation, "2");
     assert_eq!(seen[1].heartbeat.session, cueline_model::Session(2));
     assert!(seen[1].heartbeat.gone);
+    assert!(seen[1].heartbeat.labels.is_empty());
     assert_eq!(seen[1].heartbeat.refusal.as_deref(), Some("unsafe times"));
     assert_eq!(seen[1].last_heartbeat_at, fixture.now());
     assert_eq!(seen[0].last_heartbeat_at, fixture.now().minus_ms(1_000));
@@ -223,6 +234,85 @@ pub async fn outstanding_attempts_of_one_executor(fixture: &Fixture) {
         .outstanding_attempts(1, Some(&of), None, 10)
         .await;
     assert_eq!(recent.expect("lists"), [], "not long enough ago");
+}
+
+/// The attempts of these jobs that an executor was given, until they end.
+pub async fn attempts_of_jobs(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&["a", "b", "c"].map(each_second)).await;
+    fixture.clock.advance(1_000);
+    let runs = fixture.fire(node).await.runs;
+    let of = |jobs: &[usize], limit| {
+        let jobs: Vec<_> = jobs.iter().map(|n| runs[*n].job.id).collect();
+        async move {
+            let found = fixture.store.attempts_of_jobs(&jobs, limit).await;
+            let mut found = found.expect("lists");
+            found.sort_unstable_by_key(|found| found.attempt);
+            found
+        }
+    };
+    assert_eq!(of(&[0, 1, 2], 10).await, [], "not given to an executor");
+    let mut expected = Vec::new();
+    for (run, to) in runs.iter().zip(["e1", "e2", "e1"]) {
+        let begun = fixture.store.begin_dispatch(node, &[mark(run, to)]).await;
+        assert_eq!(begun.expect("begins"), [attempt(run)]);
+        expected.push(JobAttempt {
+            job: run.job.id,
+            attempt: attempt(run),
+            executor: name(to),
+        });
+    }
+    assert_eq!(of(&[0, 1, 2], 10).await, expected, "dispatching");
+    assert_eq!(of(&[1], 10).await, expected[1..2]);
+    assert_eq!(of(&[0, 1, 2], 2).await.len(), 2);
+    assert_eq!(of(&[], 2).await, []);
+    let confirmed = fixture.store.confirm_dispatch(&[attempt(&runs[0])]).await;
+    confirmed.expect("confirms");
+    assert_eq!(of(&[0], 10).await, expected[..1], "queued");
+    let started = AttemptEvent::Started { at: fixture.now() };
+    fixture.ingest(&[report(attempt(&runs[0]), started)]).await;
+    assert_eq!(of(&[0], 10).await, expected[..1], "running");
+    let outcome = Outcome::new(OutcomeKind::Succeeded, fixture.now());
+    let ended = AttemptEvent::Ended { outcome };
+    fixture.ingest(&[report(attempt(&runs[0]), ended)]).await;
+    assert_eq!(of(&[0, 1], 10).await, expected[1..2], "ended");
+}
+
+/// A broadcast fire has a shard for each live executor with the right labels. Silent ones with others are not noted.
+pub async fn broadcast_follows_the_selector(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut of_zone = each_second("a");
+    of_zone.route = Route::Broadcast;
+    of_zone.selector = "zone=a".parse().expect("a selector");
+    let mut of_all = each_second("b");
+    of_all.route = Route::Broadcast;
+    fixture.apply(&[of_zone, of_all]).await;
+    let labelled = ["e1 a", "e2 b", "e3 a", "e4 b"].map(|executor| {
+        let (executor, zone) = executor.split_once(' ').expect("two words");
+        let mut heartbeat = heartbeat(executor);
+        heartbeat.labels = [("zone".to_owned(), zone.to_owned())].into();
+        heartbeat
+    });
+    let recorded = fixture.store.record_heartbeats(&labelled).await;
+    recorded.expect("records");
+    fixture.clock.advance(14_000);
+    let recorded = fixture.store.record_heartbeats(&labelled[..3]).await;
+    recorded.expect("records");
+    fixture.clock.advance(1_000);
+    let runs = fixture.fire(node).await.runs;
+    let given = |job: &str| -> Vec<String> {
+        let of_job = runs.iter().filter(|run| run.job.spec.name.as_str() == job);
+        of_job
+            .map(|run| run.executor.as_ref().expect("pinned").to_string())
+            .collect()
+    };
+    assert_eq!(given("a"), ["e1", "e3"]);
+    assert_eq!(given("b"), ["e1", "e2", "e3"]);
+    for run in &runs {
+        let noted = fixture.timeline(run.id).await;
+        let is_first_of_b = run.job.spec.name.as_str() == "b" && run.shard.index == 0;
+        assert_eq!(noted.is_empty(), !is_first_of_b, "{noted:?}");
+    }
 }
 
 /// All outstanding attempts of an executor, read in pages of one.

@@ -75,7 +75,7 @@ macro_rules! store_conformance {
                 missing_run_is_named;
             triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
-            executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, outstanding_names_the_group_of_the_publication,
+            executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, attempts_of_jobs, broadcast_follows_the_selector, outstanding_names_the_group_of_the_publication,
                 outstanding_tells_when_the_first_publication_began,
                 a_republished_attempt_goes_to_the_same_group, reclaimed_attempts_are_published_again, ended_attempts_are_not_reclaimed,
                 running_attempts_are_not_reclaimed,

@@ -30,6 +30,7 @@ use crate::name::{GroupName, NameError};
 use crate::policy::{Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 use crate::route::Route;
 use crate::schedule::{CronSchedule, Dialect, Schedule};
+use crate::selector::Selector;
 use line::{Header, Line};
 use naming::Names;
 
@@ -192,6 +193,7 @@ impl Reading<'_> {
                 ..Misfire::default()
             },
             route: Route::default(),
+            selector: Selector::default(),
             block: Block::Parallel(MAX_PARALLEL),
             scope: Scope::default(),
             backlog: default_backlog(),

@@ -2,7 +2,7 @@
 
 use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
 use super::reader::{Fields, Reader, given, shorten};
-use super::{Node, Value, handler, policy, schedule};
+use super::{Node, Value, handler, policy, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
     After, AfterOn, JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace,
@@ -11,7 +11,7 @@ use crate::job::{
 use crate::name::{GroupName, JobName, NameError, Namespace};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "name",
     "namespace",
     "group",
@@ -22,6 +22,7 @@ const KEYS: [&str; 25] = [
     "jitter",
     "misfire",
     "route",
+    "selector",
     "block",
     "scope",
     "backlog",
@@ -39,7 +40,7 @@ const KEYS: [&str; 25] = [
     "enabled",
 ];
 /// Keys of later versions.
-const LATER: [&str; 4] = ["calendars", "windows", "executor", "selector"];
+const LATER: [&str; 2] = ["calendars", "windows"];
 
 /// The largest backlog that a definition may set.
 const MAX_BACKLOG: i64 = 100_000;
@@ -75,7 +76,8 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         end_at: optional(r, &f, "end_at", Reader::instant),
         jitter: optional(r, &f, "jitter", |r, n, p| r.duration(n, p, 0)).unwrap_or_default(),
         misfire: optional(r, &f, "misfire", policy::misfire).unwrap_or_default(),
-        route: optional(r, &f, "route", policy::route).unwrap_or_default(),
+        route: optional(r, &f, "route", route::read).unwrap_or_default(),
+        selector: optional(r, &f, "selector", route::selector).unwrap_or_default(),
         block: optional(r, &f, "block", policy::block).unwrap_or_default(),
         scope: optional(r, &f, "scope", policy::scope).unwrap_or_default(),
         backlog: optional(r, &f, "backlog", |r, n, p| r.integer(n, p, 0..=MAX_BACKLOG))

@@ -10,6 +10,7 @@ mod handler;
 mod job;
 mod policy;
 mod reader;
+mod route;
 mod schedule;
 
 use std::collections::HashMap;

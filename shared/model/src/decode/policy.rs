@@ -1,18 +1,15 @@
-//! Reads policies: misfire, route, block, scope, retry, loss and fence.
+//! Reads policies: misfire, block, scope, retry, loss and fence.
 
 use super::fields::optional;
 use super::reader::{Reader, given};
 use super::{Node, Value};
 use crate::policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
-use crate::route::Route;
 use crate::run::RunState;
 
 const MAX_CATCH_UP: i64 = 10_000;
 const MAX_RETRIES: i64 = 1_000;
 /// The most triggers that a lane can run at once.
 const MAX_PARALLEL: i64 = 10_000;
-/// The longest item of a shard, in bytes.
-const MAX_ITEM_BYTES: usize = 1_024;
 
 fn misfire_policy(r: &mut Reader, node: &Node, path: &str) -> Option<MisfirePolicy> {
     let words = [
@@ -38,86 +35,6 @@ pub(super) fn misfire(r: &mut Reader, node: &Node, path: &str) -> Option<Misfire
         })
         .unwrap_or(default.catch_up_limit),
     })
-}
-
-const ROUTES: [(&str, Option<Route>); 6] = [
-    ("first", Some(Route::First)),
-    ("round", Some(Route::Round)),
-    ("random", Some(Route::Random)),
-    ("consistent_hash", Some(Route::ConsistentHash)),
-    ("broadcast", Some(Route::Broadcast)),
-    ("sharded", None),
-];
-const LATER_ROUTES: [&str; 8] = [
-    "last",
-    "lfu",
-    "lru",
-    "failover",
-    "busyover",
-    "least_loaded",
-    "weighted",
-    "any",
-];
-
-/// `"round"`, `{ sharded = 8 }` or `{ sharded = ["0=Beijing", …] }`.
-pub(super) fn route(r: &mut Reader, node: &Node, path: &str) -> Option<Route> {
-    if let Value::Map(_) = node.value {
-        let f = r.fields(node, path, &["sharded"], &LATER_ROUTES)?;
-        let Some((shards, path)) = f.get("sharded") else {
-            r.mismatch(node, path, "a strategy, or { sharded = 8 },");
-            return None;
-        };
-        return sharded(r, shards, &path).map(Route::Sharded);
-    }
-    let route = r.word(node, path, "strategy", &ROUTES, &LATER_ROUTES)?;
-    if route.is_none() {
-        r.mismatch(
-            node,
-            path,
-            "the number of shards or their items, { sharded = 8 } or { sharded = [\"0=Beijing\", \"1=Shanghai\"] },",
-        );
-    }
-    route
-}
-
-fn sharded(r: &mut Reader, node: &Node, path: &str) -> Option<Vec<String>> {
-    let most = i64::try_from(Route::MAX_SHARDS).unwrap_or(i64::MAX);
-    let Value::List(items) = &node.value else {
-        if let Value::Int(_) = node.value {
-            return r
-                .integer(node, path, 1..=most)
-                .map(|n| vec![String::new(); n]);
-        }
-        r.mismatch(
-            node,
-            path,
-            &format!("a number of shards 1–{most} or a list of their items"),
-        );
-        return None;
-    };
-    if items.is_empty() || items.len() > Route::MAX_SHARDS {
-        r.mismatch(node, path, &format!("a list of 1–{most} shards"));
-        return None;
-    }
-    let texts: Vec<&str> = items
-        .iter()
-        .enumerate()
-        .map(|(index, item)| r.text(item, &format!("{path}[{index}]"), MAX_ITEM_BYTES))
-        .collect::<Option<_>>()?;
-    Some(in_order(&texts).unwrap_or_else(|| texts.into_iter().map(str::to_owned).collect()))
-}
-
-/// The items of `0=Beijing, 1=Shanghai`, ordered by number. `None` unless each shard is numbered exactly once.
-fn in_order(texts: &[&str]) -> Option<Vec<String>> {
-    let mut items = vec![None; texts.len()];
-    for text in texts {
-        let (index, item) = text.split_once('=')?;
-        let place = items.get_mut(index.trim().parse::<usize>().ok()?)?;
-        if place.replace(item.to_owned()).is_some() {
-            return None;
-        }
-    }
-    items.into_iter().collect()
 }
 
 /// `"serial"` or `{ parallel = 4 }`.

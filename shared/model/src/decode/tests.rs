@@ -206,11 +206,59 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": "robin"}"#,
-        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, round, random, consistent_hash, broadcast, sharded)"#,
+        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
     ),
     (
-        r#"{"route": "lru"}"#,
-        r#"job "j": route: strategy "lru" is not supported yet (first, round, random, consistent_hash, broadcast, sharded)"#,
+        r#"{"route": "LEAST_LOADED"}"#,
+        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+    ),
+    (
+        r#"{"route": "fail_over"}"#,
+        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+    ),
+    (
+        r#"{"route": "any"}"#,
+        r#"job "j": route: strategy "any" is not supported yet (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+    ),
+    (
+        r#"{"route": 3}"#,
+        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor is expected"#,
+    ),
+    (
+        r#"{"route": "executor"}"#,
+        r#"job "j": route: "executor" given; the executor's name, { executor = "worker-2" }, is expected"#,
+    ),
+    (
+        r#"{"route": {"executor": 2}}"#,
+        r#"job "j": route.executor: 2 given; the name of an executor is expected"#,
+    ),
+    (
+        r#"{"route": {"executor": "a/b"}}"#,
+        r#"job "j": route.executor: "a/b": '/' is not allowed in a name: use letters and digits of any language, '-', '_', '.' and ':'"#,
+    ),
+    (
+        r#"{"route": {"executor": "a", "sharded": 2}}"#,
+        r#"job "j": route: a table of 2 keys given; a strategy, { executor = "worker-2" } or { sharded = 8 }, is expected"#,
+    ),
+    (
+        r#"{"route": {"exectuor": "a"}}"#,
+        r#"job "j": route.exectuor: unknown key; did you mean "executor"? (sharded, executor)"#,
+    ),
+    (
+        r#"{"selector": 1}"#,
+        r#"job "j": selector: 1 given; labels of executors, "zone=a,!spot" or { zone = "a" }, is expected"#,
+    ),
+    (
+        r#"{"selector": "zone a"}"#,
+        r#"job "j": selector: "zone a" is no requirement: KEY=VALUE, KEY!=VALUE, KEY or !KEY is expected, several separated by commas"#,
+    ),
+    (
+        r#"{"selector": "zone>a"}"#,
+        r#"job "j": selector: "zone>a" cannot be the key of a label: 1–63 letters, digits, '-', '_', '.', '/' are expected"#,
+    ),
+    (
+        r#"{"selector": {"zone": "a b"}}"#,
+        r#"job "j": selector: "a b" cannot be the value of a label: at most 63 letters, digits, '-', '_', '.', '/' are expected"#,
     ),
     (
         r#"{"route": "sharded"}"#,
@@ -226,7 +274,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": {"weighted": 2}}"#,
-        r#"job "j": route.weighted: not supported yet"#,
+        r#"job "j": route.weighted: unknown key; expected one of sharded, executor"#,
+    ),
+    (
+        r#"{"route": {"any": 2}}"#,
+        r#"job "j": route.any: not supported yet"#,
     ),
     (
         r#"{"block": "fifo"}"#,
@@ -275,10 +327,6 @@ const WRONG: &[(&str, &str)] = &[
     (
         r#"{"fence": "keeps"}"#,
         r#"job "j": fence: unknown policy "keeps"; did you mean "keep"? (stop, keep)"#,
-    ),
-    (
-        r#"{"selector": {"zone": "a"}}"#,
-        r#"job "j": selector: not supported yet"#,
     ),
     (
         r#"{"labels": {"a": [1]}}"#,
