@@ -62,8 +62,8 @@ pub(crate) enum Choice {
 /// At this many rings or cycles the cache is cleared.
 const MAX_CACHED: usize = 1_000;
 
-/// A failover run with a shorter dispatch deadline than this waits for no answer, in ms.
-const MIN_DEADLINE_TO_WAIT_MS: u64 = 5_000;
+/// A failover run whose dispatch deadline is nearer than this waits for no answer, in ms.
+const MIN_TIME_TO_WAIT_MS: u64 = 5_000;
 
 /// Chooses executors. Caches what is costly to build, and remembers which executors the runs of jobs got.
 #[derive(Debug)]
@@ -137,7 +137,10 @@ impl Router {
                 least_loaded::choose(candidates, &loads, turn)
             }
             Route::Failover => {
-                let may_wait = spec.dispatch_deadline.as_millis() >= MIN_DEADLINE_TO_WAIT_MS;
+                // A late run must not end `unroutable` while it waits.
+                let since = run.fire_at.min(run.due_at);
+                let deadline = since.plus_ms(spec.dispatch_deadline.as_millis());
+                let may_wait = deadline >= now.plus_ms(MIN_TIME_TO_WAIT_MS);
                 let answers = facts.answers(&spec.group, candidates, now);
                 match first_answering(&answers, may_wait) {
                     FirstAnswering::Candidate(index) => index,

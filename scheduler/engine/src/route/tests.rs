@@ -232,9 +232,14 @@ fn a_failover_run_waits_for_answers_unless_its_deadline_is_short() {
         loads: Vec::new(),
         answers: vec![Answer::No, Answer::Unknown, Answer::Yes],
     };
-    let choose = |run: &ClaimedRun| router().choose(run, &names(3), &facts, Timestamp::default());
+    let choose_at =
+        |run: &ClaimedRun, ms| router().choose(run, &names(3), &facts, Timestamp::from_millis(ms));
+    let choose = |run: &ClaimedRun| choose_at(run, 0);
     let mut run = run(&"failover".into(), 0);
     assert_eq!(choose(&run), Choice::AwaitAnswers);
+    let second = Choice::Executor("worker-2".parse().expect("a name"));
+    assert_eq!(choose_at(&run, 3_595_000), Choice::AwaitAnswers);
+    assert_eq!(choose_at(&run, 3_595_001), second, "it is late");
     let job = Arc::get_mut(&mut run.job).expect("the only owner");
     job.spec.dispatch_deadline = cueline_model::DurationMs::secs(1);
     assert_eq!(
