@@ -31,14 +31,13 @@ const ROUTES: [(&str, &str, Option<[usize; 3]>); 12] = [
 ];
 
 fn jobs() -> String {
-    let mut jobs: String = ROUTES
-        .iter()
-        .map(|(name, route, _)| {
-            format!("[[job]]\nname = \"{name}\"\nroute = {route}\nblock = {{ parallel = 100 }}\nscope = \"executor\"\nschedule = {{ manual = true }}\nhandler = {{ shell = \"true\" }}\n")
-        })
-        .collect();
-    jobs.push_str("[[job]]\nname = \"zone\"\nselector = \"zone=a\"\nblock = { parallel = 100 }\nscope = \"executor\"\nschedule = { manual = true }\nhandler = { shell = \"true\" }\n");
-    jobs
+    let routes = ROUTES.map(|(name, route, _)| (name, format!("route = {route}")));
+    let selected = ("zone", "selector = \"zone=a\"".to_owned());
+    let jobs = routes.into_iter().chain([selected]).map(|(name, choice)| {
+        let rest = "block = { parallel = 100 }\nscope = \"executor\"\nschedule = { manual = true }\nhandler = { shell = \"true\" }";
+        format!("[[job]]\nname = \"{name}\"\n{choice}\n{rest}\n")
+    });
+    jobs.collect::<Vec<_>>().concat()
 }
 
 /// Triggers each of the jobs `runs` times and waits for all runs of them. Returns how many each worker got of each job.

@@ -11,14 +11,14 @@ use cueline_model::{
 use cueline_store::{
     Accounts, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter, CancelOutcome,
     ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DeadLetterFilter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobBrief, JobFilter, JobList,
-    JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns,
-    Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry,
-    NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
-    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
-    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
-    StoreError, StoreStats, StoredApiToken, StoredEnrolmentToken, StoredLogLine, StoredUser,
-    TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
+    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobAttempt, JobBrief,
+    JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun,
+    LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken,
+    NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId,
+    OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal,
+    QuotaLoad, Quotas, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList,
+    SecretHash, Store, StoreError, StoreStats, StoredApiToken, StoredEnrolmentToken, StoredLogLine,
+    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {

@@ -285,11 +285,11 @@ impl ExecutorFacts for Registry {
     fn loads(&self, group: &GroupName, candidates: &[Candidate]) -> Vec<u64> {
         self.counts_given.store(true, Ordering::Relaxed);
         let inner = lock(&self.inner);
-        let load = |candidate| {
+        let load = |candidate: &Candidate| {
             let known = inner.executors.get(&id(group, candidate))?;
             Some(known.held.saturating_add_signed(known.given))
         };
-        let loads = candidates.iter().map(|candidate| load(candidate));
+        let loads = candidates.iter().map(load);
         loads.map(Option::unwrap_or_default).collect()
     }
 
