@@ -103,7 +103,15 @@ impl Cluster {
 
     /// Starts the scheduler that receives commands, with more flags.
     pub fn scheduler(&self, extra: &[&str]) -> Result<Process> {
-        let listen = format!("127.0.0.1:{}", self.port);
+        self.scheduler_at("scheduler", &format!("127.0.0.1:{}", self.port), extra)
+    }
+
+    /// Starts another scheduler, which receives no commands.
+    pub fn scheduler_beside(&self, extra: &[&str]) -> Result<Process> {
+        self.scheduler_at("scheduler-2", "127.0.0.1:0", extra)
+    }
+
+    fn scheduler_at(&self, name: &str, listen: &str, extra: &[&str]) -> Result<Process> {
         let own = [
             "scheduler",
             "--store",
@@ -111,7 +119,7 @@ impl Cluster {
             "--broker",
             &self.broker,
             "--listen",
-            &listen,
+            listen,
             "--token-file",
             "admin.token",
             "--signing-key",
@@ -120,7 +128,7 @@ impl Cluster {
             ENROL_TOKEN,
         ];
         let args = [&own[..], extra].concat();
-        self.start("scheduler", program::cueline(), &args)
+        self.start(name, program::cueline(), &args)
     }
 
     /// Starts a worker of the group `default` that allows shell handlers and trusts the scheduler's key.

@@ -55,6 +55,7 @@ use crate::pipeline::broadcast_hold::BroadcastHold;
 use crate::pipeline::claim::Claim;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::earlier_runs::EarlierRuns;
+use crate::pipeline::group_lanes::GroupLanes;
 use crate::pipeline::ingest::Ingest;
 use crate::pipeline::manual_trigger::ManualTrigger;
 use crate::pipeline::outstanding_attempts::RefreshOutstanding;
@@ -234,8 +235,8 @@ impl Parts {
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry, counters; unroutable: self.unroutable(o), router: router, earlier_runs: self.earlier_runs(),
-                triggers: triggers,
+                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), router: router,
+                earlier_runs: self.earlier_runs(), triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
             publish: hand!(self => Publish {
@@ -245,7 +246,7 @@ impl Parts {
                 store, burst_gate; confirmed: confirmations, batch: o.confirm_batch, unwritten: Vec::new()
             }),
             ingest: Arc::new(hand!(self => Ingest {
-                store, store_id, broker, clock, burst_gate, counters, origins, forged, refused, registry, outstanding, claim; poll_ms: o.poll_ms, batch: o.ingest_batch
+                store, store_id, broker, clock, burst_gate, counters, origins, forged, refused, registry, outstanding, claim, claims; poll_ms: o.poll_ms, batch: o.ingest_batch
             })),
             trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock, refused; trigger: self.trigger(o) })),
             node_lease: hand!(self => NodeLease {
@@ -325,6 +326,12 @@ impl Parts {
     fn unroutable(&self, o: &EngineOptions) -> UnroutableRuns {
         hand!(self => UnroutableRuns {
             store, clock, claims, self_check, counters, claim; max_held: o.max_unroutable
+        })
+    }
+
+    fn group_lanes(&self, o: &EngineOptions) -> GroupLanes {
+        hand!(self => GroupLanes {
+            store, clock, claims, registry, counters, claim; max_held: o.max_unroutable, following: HashMap::new()
         })
     }
 

@@ -120,6 +120,9 @@ CREATE TABLE run_live (
     maybe_published  boolean  NOT NULL DEFAULT false,
     cancel_requested boolean  NOT NULL DEFAULT false,
     pinned           boolean  NOT NULL DEFAULT false,
+    -- The shard and the fire time of the run, for its place in the lane of its group. They never change.
+    shard_index      integer  NOT NULL,
+    fire_at          bigint   NOT NULL,
     progress         double precision,
     executor         text,
     published_group  text,

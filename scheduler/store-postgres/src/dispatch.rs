@@ -6,14 +6,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::convert::{to_u32, without_nul};
+use cueline_store::adapter::lanes::{
+    LaneFacts, LaneGroup, after_mark, before_mark, lane_groups, may_be_marked,
+};
 use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
-use cueline_store::{ClaimedRun, DispatchRequest, ErrorKind, NodeId};
+use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, ErrorKind, LaneWait, NodeId};
 use sqlx::postgres::PgConnection;
 
 use crate::columns::{column, id_range, to_i32};
+use crate::database::WriteTx;
 use crate::end_runs::end_runs;
 use crate::error::Result;
-use crate::{PgStore, follow_ups, nodes};
+use crate::{PgStore, follow_ups, lanes, nodes};
 
 /// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
 /// `run_live` is empty if it is new, or was empty at its last analysis. With a join it would then search the whole list
@@ -112,20 +116,131 @@ const INSERT_RECLAIM_EVENTS: &str = "
 const MAX_RELEASE_TRIES: usize = 5;
 
 impl PgStore {
-    pub(crate) async fn begin_dispatch(
+    pub(crate) async fn begin_dispatch_in_lanes(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch> {
+        if requests.is_empty() {
+            return Ok(BegunDispatch::default());
+        }
+        let groups = lane_groups(requests);
+        if groups.is_empty() {
+            let accepted = self.begin_without_lanes(node, requests).await?;
+            return Ok(BegunDispatch {
+                accepted,
+                ..BegunDispatch::default()
+            });
+        }
+        let before = {
+            let facts = self.lane_facts(node, requests, &groups).await?;
+            before_mark(requests, &groups, &facts)
+        };
+        let mut waits = before.waits;
+        let taken_back = pick(requests, before.take_back.iter().copied());
+        self.take_back_of(node, &taken_back, &mut waits).await?;
+        if before.proceed.len() == requests.len() {
+            return self.mark_in_lanes(node, requests, &groups).await;
+        }
+        let proceed: Vec<DispatchRequest> = pick(requests, before.proceed.iter().copied())
+            .into_iter()
+            .cloned()
+            .collect();
+        if proceed.is_empty() {
+            let accepted = Vec::new();
+            return Ok(BegunDispatch { accepted, waits });
+        }
+        let groups = lane_groups(&proceed);
+        let mut begun = self.mark_in_lanes(node, &proceed, &groups).await?;
+        begun.waits.extend(waits);
+        Ok(begun)
+    }
+
+    async fn lane_facts(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+        groups: &[LaneGroup<'_>],
+    ) -> Result<Vec<LaneFacts>> {
+        let mut runs: Vec<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
+        runs.sort_unstable();
+        let mut conn = self.db.generic_plan().await?;
+        lanes::read_facts(&mut conn, node, groups, &runs, self.db.test_clock()).await
+    }
+
+    /// Marks the requests, and takes back the marks that the second look refuses.
+    async fn mark_in_lanes(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+        groups: &[LaneGroup<'_>],
+    ) -> Result<BegunDispatch> {
+        // An attempt that may be published is `dispatching` already.
+        let new = requests.iter().filter(|r| !may_be_marked(r));
+        let columns = DispatchColumns::of(new);
+        let (marked, changed) = self.mark_dispatching(node, &columns).await?;
+        let lost = if groups.is_empty() || marked.is_empty() {
+            Vec::new()
+        } else {
+            let facts = self.lane_facts(node, requests, groups).await?;
+            after_mark(requests, groups, &facts, &marked)
+        };
+        if !changed.is_empty() {
+            self.release_changed(node, &changed).await?;
+        }
+        let all_marked = marked.len() == requests.len() && changed.is_empty();
+        if lost.is_empty() {
+            let accepted = self.accepted(node, requests, all_marked).await?;
+            let waits = lost;
+            return Ok(BegunDispatch { accepted, waits });
+        }
+        let mut waits = lost;
+        let runs: HashSet<RunId> = waits.iter().map(|wait| wait.attempt.run).collect();
+        let lost: Vec<&DispatchRequest> = requests
+            .iter()
+            .filter(|r| runs.contains(&r.attempt.run))
+            .collect();
+        self.take_back_of(node, &lost, &mut waits).await?;
+        let accepted = self.accepted(node, requests, false).await?;
+        Ok(BegunDispatch { accepted, waits })
+    }
+
+    /// Takes marks back, and removes those from `waits` whose runs have ended or are not claimed any more.
+    async fn take_back_of(
+        &self,
+        node: NodeId,
+        requests: &[&DispatchRequest],
+        waits: &mut Vec<LaneWait>,
+    ) -> Result<()> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let claimed = self.take_back(node, requests).await?;
+        let taken: HashSet<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
+        waits.retain(|wait| {
+            let run = wait.attempt.run.0;
+            !taken.contains(&run) || claimed.contains(&run)
+        });
+        Ok(())
+    }
+
+    async fn begin_without_lanes(
         &self,
         node: NodeId,
         requests: &[DispatchRequest],
     ) -> Result<Vec<AttemptId>> {
-        if requests.is_empty() {
-            return Ok(Vec::new());
-        }
-        let columns = DispatchColumns::of(requests);
-        let (marked, changed) = self.mark_dispatching(node, &columns).await?;
-        if !changed.is_empty() {
-            self.release_changed(node, &changed).await?;
-        }
-        let accepted: Vec<i64> = if marked == requests.len() && changed.is_empty() {
+        let begun = self.mark_in_lanes(node, requests, &[]).await?;
+        Ok(begun.accepted)
+    }
+
+    /// The requests that the node may publish, in their order.
+    async fn accepted(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+        all: bool,
+    ) -> Result<Vec<AttemptId>> {
+        let accepted: Vec<i64> = if all {
             (1..).take(requests.len()).collect()
         } else {
             sqlx::query_scalar(ACCEPTED)
@@ -145,14 +260,17 @@ impl PgStore {
             .collect())
     }
 
-    /// Moves runs to `dispatching`. Returns their number, and those whose job has changed since the requests were made.
+    /// Moves runs to `dispatching`. Returns them, and those whose job has changed since the requests were made.
     ///
     /// Each statement is its own transaction, which saves round trips that due runs would wait for.
     async fn mark_dispatching(
         &self,
         node: NodeId,
         columns: &DispatchColumns<'_>,
-    ) -> Result<(usize, Vec<AttemptId>)> {
+    ) -> Result<(HashSet<i64>, Vec<AttemptId>)> {
+        if columns.ids.is_empty() {
+            return Ok((HashSet::new(), Vec::new()));
+        }
         let mut conn = self.db.generic_plan().await?;
         let marked: Vec<i64> = sqlx::query_scalar(BEGIN)
             .bind(&columns.ids)
@@ -177,7 +295,7 @@ impl PgStore {
             .filter(|(id, _)| marked.contains(id))
             .map(attempt_id)
             .collect();
-        Ok((marked.len(), changed))
+        Ok((marked, changed))
     }
 
     /// Retries here, because a repeated `begin_dispatch` would accept these runs as its own earlier ones.
@@ -218,25 +336,14 @@ impl PgStore {
             return Ok(());
         }
         let (ids, numbers) = attempt_columns(attempts);
-        let (low, high) = id_range(ids.iter().copied());
         let mut tx = self.db.write().await?;
-        let now = tx.now;
         let jobs: Vec<i64> = sqlx::query_scalar(JOBS_OF_RELEASED)
             .bind(&ids)
             .bind(node.0)
             .fetch_all(&mut *tx)
             .await?;
         follow_ups::lock_jobs(&mut tx, jobs).await?;
-        let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
-            .bind(&ids)
-            .bind(&numbers)
-            .bind(node.0)
-            .bind(now.as_millis())
-            .bind(STOPPED_MEANWHILE)
-            .bind(low)
-            .bind(high)
-            .fetch_all(&mut *tx)
-            .await?;
+        self.end_released(&mut tx, node, &ids, &numbers).await?;
         for (attempt, ids) in ids_by_attempt(attempts) {
             sqlx::query(RELEASE)
                 .bind(ids)
@@ -246,9 +353,31 @@ impl PgStore {
                 .execute(&mut *tx)
                 .await?;
         }
-        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
-        self.schedule_fixed_delays(&mut tx, &ended).await?;
         tx.commit().await
+    }
+
+    /// Ends the attempts that cannot go back to `scheduled`. The caller has locked their jobs.
+    pub(crate) async fn end_released(
+        &self,
+        tx: &mut WriteTx,
+        node: NodeId,
+        ids: &[i64],
+        numbers: &[i32],
+    ) -> Result<()> {
+        let now = tx.now;
+        let (low, high) = id_range(ids.iter().copied());
+        let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
+            .bind(ids)
+            .bind(numbers)
+            .bind(node.0)
+            .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
+            .bind(low)
+            .bind(high)
+            .fetch_all(&mut **tx)
+            .await?;
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
+        self.schedule_fixed_delays(tx, &ended).await.map(drop)
     }
 
     pub(crate) async fn reclaim_attempts(
@@ -327,9 +456,9 @@ struct DispatchColumns<'a> {
 }
 
 impl<'a> DispatchColumns<'a> {
-    fn of(requests: &'a [DispatchRequest]) -> Self {
+    fn of(requests: impl Iterator<Item = &'a DispatchRequest>) -> Self {
         let by_run: BTreeMap<RunId, &DispatchRequest> =
-            requests.iter().map(|r| (r.attempt.run, r)).collect();
+            requests.map(|r| (r.attempt.run, r)).collect();
         let mut positions = HashMap::<&str, i32>::new();
         let mut columns = Self::default();
         for request in by_run.into_values() {
@@ -366,8 +495,15 @@ fn ids_by_attempt(attempts: &[AttemptId]) -> BTreeMap<i32, Vec<i64>> {
     ids
 }
 
+fn pick(
+    requests: &[DispatchRequest],
+    indexes: impl Iterator<Item = usize>,
+) -> Vec<&DispatchRequest> {
+    indexes.filter_map(|index| requests.get(index)).collect()
+}
+
 /// Attempts as two columns, sorted by run id.
-fn attempt_columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
+pub(crate) fn attempt_columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
     let mut sorted = attempts.to_vec();
     sorted.sort_unstable();
     sorted

@@ -31,6 +31,7 @@ mod ingest;
 mod job_list;
 mod job_writes;
 mod jobs;
+mod lanes;
 mod ledger;
 mod live_executors;
 mod log_lines;

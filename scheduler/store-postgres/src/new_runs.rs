@@ -44,10 +44,12 @@ pub(crate) const INSERT: &str = "
     ON CONFLICT DO NOTHING";
 
 pub(crate) const INSERT_LIVE: &str = "
-    INSERT INTO run_live (id, job_id, kind, state, due_at, claimed_by, delays_next_fire, executor, pinned)
-    SELECT e.id, e.job_id, e.kind, 0, e.due_at, e.claimed_by, e.delays_next_fire, e.executor, e.executor IS NOT NULL
-    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[])
-        e (id, job_id, kind, due_at, claimed_by, delays_next_fire, executor)";
+    INSERT INTO run_live (id, job_id, kind, state, due_at, claimed_by, delays_next_fire, executor, pinned, shard_index, fire_at)
+    SELECT e.id, e.job_id, e.kind, 0, e.due_at, e.claimed_by, e.delays_next_fire, e.executor, e.executor IS NOT NULL, e.shard_index,
+        e.fire_at
+    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::boolean[], $7::text[], $8::integer[],
+            $9::bigint[])
+        e (id, job_id, kind, due_at, claimed_by, delays_next_fire, executor, shard_index, fire_at)";
 
 /// The new runs. The flag says whether this run, not an earlier one, has the fire time and shard.
 pub(crate) const WRITTEN: &str = "
@@ -217,6 +219,8 @@ async fn insert_live(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<()> {
         .bind(column(runs, |r| {
             r.executor.as_ref().map(ExecutorName::as_str)
         }))
+        .bind(column(runs, |r| to_i32(r.shard.index)))
+        .bind(column(runs, |r| r.fire_at.as_millis()))
         .execute(conn)
         .await?;
     Ok(())

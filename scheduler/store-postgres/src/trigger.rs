@@ -48,8 +48,8 @@ pub(crate) const WRITE: &str = concat!(
         INSERT INTO run (id, job_id, fire_key, fire_at, due_at, sequence, kind, shard_index, shard_total, shard_item, params, created_at)
         SELECT n.id, $5, (SELECT min(id) FROM new), $6, $6, $7::bigint + n.position - 1, 1, n.shard, $8, n.item, $9::text, $10 FROM new n
     ), live AS (
-        INSERT INTO run_live (id, job_id, kind, state, due_at, claimed_by, delays_next_fire, executor, pinned)
-        SELECT n.id, $5, 1, 0, $6, $11::bigint, $12, n.executor, n.executor IS NOT NULL FROM new n
+        INSERT INTO run_live (id, job_id, kind, state, due_at, claimed_by, delays_next_fire, executor, pinned, shard_index, fire_at)
+        SELECT n.id, $5, 1, 0, $6, $11::bigint, $12, n.executor, n.executor IS NOT NULL, n.shard, $6 FROM new n
     ), counts AS (
         UPDATE job_due SET run_count = run_count + (SELECT count(*) FROM new) WHERE job_id = $5
     ), keys AS (

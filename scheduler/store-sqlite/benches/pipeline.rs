@@ -122,6 +122,7 @@ async fn one_batch(
             attempt: run.attempt_id(),
             job_version: run.job.version,
             executor: executor.name.clone(),
+            lane: run.lane(),
         })
         .collect();
     let begun = Instant::now();

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::convert::without_nul;
+use cueline_store::adapter::lanes::{before_mark, lane_groups, may_be_marked};
 use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
-use cueline_store::{ClaimedRun, DispatchRequest, NodeId};
+use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, NodeId};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
-use crate::{SqliteStore, nodes};
+use crate::{SqliteStore, lanes, nodes};
 
 pub(crate) const BEGIN: &str = "
     UPDATE run SET state = 1, executor = e.value ->> 3, dispatched_at = ?3, maybe_published = 0, published_group = NULL
@@ -105,20 +106,52 @@ const INSERT_RECLAIM_EVENTS: &str = "
     WHERE (SELECT count(*) FROM run_event v WHERE v.run_id = r.id) < 1000";
 
 impl SqliteStore {
-    pub(crate) async fn begin_dispatch(
+    pub(crate) async fn begin_dispatch_in_lanes(
         &self,
         node: NodeId,
         requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch> {
+        if requests.is_empty() {
+            return Ok(BegunDispatch::default());
+        }
+        let groups = lane_groups(requests);
+        let mut tx = self.db.write().await?;
+        let facts = lanes::read_facts(&mut tx, node, &groups, requests, self.db.now()).await?;
+        let before = before_mark(requests, &groups, &facts);
+        let pick = |indexes: &[usize]| -> Vec<&DispatchRequest> {
+            let indexes = indexes.iter();
+            indexes.filter_map(|index| requests.get(*index)).collect()
+        };
+        let mut waits = before.waits;
+        let taken_back = pick(&before.take_back);
+        if !taken_back.is_empty() {
+            let claimed = self.take_back(&mut tx, node, &taken_back).await?;
+            let taken: HashSet<RunId> = taken_back.iter().map(|r| r.attempt.run).collect();
+            waits.retain(|w| !taken.contains(&w.attempt.run) || claimed.contains(&w.attempt.run));
+        }
+        let proceed = pick(&before.proceed);
+        let accepted = self.mark(&mut tx, node, &proceed).await?;
+        tx.commit().await?;
+        Ok(BegunDispatch { accepted, waits })
+    }
+
+    /// Moves runs to `dispatching`. Returns those that the node may publish.
+    async fn mark(
+        &self,
+        tx: &mut SqliteConnection,
+        node: NodeId,
+        requests: &[&DispatchRequest],
     ) -> Result<Vec<AttemptId>> {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
+        // An attempt that may be published is `dispatching` already. No job has the other version.
+        let version = |r: &DispatchRequest| if may_be_marked(r) { -1 } else { r.job_version };
         let rows: Vec<_> = requests
             .iter()
-            .map(|r| (r.attempt.run, r.attempt.attempt, r.job_version, &r.executor))
+            .map(|r| (r.attempt.run, r.attempt.attempt, version(r), &r.executor))
             .collect();
         let list = serde_json::to_string(&rows)?;
-        let mut tx = self.db.write().await?;
         let moved = sqlx::query(BEGIN)
             .bind(&list)
             .bind(node.0)
@@ -136,7 +169,6 @@ impl SqliteStore {
                 .await?;
             accepted
         };
-        tx.commit().await?;
         let mut seen = HashSet::with_capacity(accepted.len());
         Ok(accepted
             .into_iter()
@@ -181,30 +213,40 @@ impl SqliteStore {
         }
         let list = pairs(attempts)?;
         let mut tx = self.db.write().await?;
-        let now = self.db.now();
-        sqlx::query(INSERT_RELEASE_EVENTS)
-            .bind(&list)
-            .bind(node.0)
-            .bind(now.as_millis())
-            .bind(STOPPED_MEANWHILE)
-            .execute(&mut *tx)
-            .await?;
-        let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
-            .bind(&list)
-            .bind(node.0)
-            .bind(now.as_millis())
-            .bind(STOPPED_MEANWHILE)
-            .fetch_all(&mut *tx)
-            .await?;
+        self.end_released(&mut tx, node, &list).await?;
         sqlx::query(RELEASE)
             .bind(&list)
             .bind(node.0)
             .bind(due_at.map(Timestamp::as_millis))
             .execute(&mut *tx)
             .await?;
-        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
-        self.schedule_fixed_delays(&mut tx, &ended).await?;
         tx.commit().await
+    }
+
+    /// Ends the attempts that cannot go back to `scheduled`. `list` has runs and attempts.
+    pub(crate) async fn end_released(
+        &self,
+        tx: &mut SqliteConnection,
+        node: NodeId,
+        list: &str,
+    ) -> Result<()> {
+        let now = self.db.now();
+        sqlx::query(INSERT_RELEASE_EVENTS)
+            .bind(list)
+            .bind(node.0)
+            .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
+            .execute(&mut *tx)
+            .await?;
+        let ended: Vec<i64> = sqlx::query_scalar(END_RELEASED)
+            .bind(list)
+            .bind(node.0)
+            .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
+            .fetch_all(&mut *tx)
+            .await?;
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
+        self.schedule_fixed_delays(tx, &ended).await.map(drop)
     }
 
     pub(crate) async fn reclaim_attempts(

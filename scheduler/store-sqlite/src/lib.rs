@@ -26,6 +26,7 @@ mod follow_ups;
 mod ingest;
 mod job_list;
 mod jobs;
+mod lanes;
 mod ledger;
 mod live_executors;
 mod maintenance;

@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     SqliteOptions, SqliteStore, accounts, audit, changes, claim, dead_letters, dispatch, executors,
-    fire_due, follow_ups, ingest, job_list, ledger, maintenance, oldest_queued, run_list, runs,
-    summaries, trigger,
+    fire_due, follow_ups, ingest, job_list, lanes, ledger, maintenance, oldest_queued, run_list,
+    runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -53,6 +53,8 @@ const HOT: [(&str, &[&str]); 35] = [
             "SEARCH d USING INTEGER PRIMARY KEY",
         ],
     ),
+    (lanes::FACTS, &["SEARCH r USING INDEX run_lane (job_id=?)"]),
+    (lanes::TAKE_BACK, &["SEARCH run USING INTEGER PRIMARY KEY"]),
     (dispatch::ACCEPTED, &["SEARCH r USING INTEGER PRIMARY KEY"]),
     (
         dispatch::CONFIRM_SAME_ATTEMPT,

@@ -8,7 +8,7 @@ use cueline_model::{
     StoreId, Timestamp,
 };
 use cueline_store::{
-    AppliedJob, AttemptReport, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter,
+    AppliedJob, AttemptReport, BegunDispatch, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter,
     DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FiredRuns,
     IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary,
     JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,

@@ -1,10 +1,11 @@
 //! Runs between their due time and their publication.
 
+use std::fmt;
 use std::sync::Arc;
 
 use cueline_model::{
-    Actor, AttemptId, ExecutorName, Job, JobName, Namespace, RunId, RunKind, RunState, Shard,
-    Timestamp,
+    Actor, AttemptId, Block, ExecutorName, Job, JobId, JobName, Namespace, Route, RunId, RunKind,
+    RunState, Scope, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +158,9 @@ pub struct ClaimedRun {
     /// The attempt may already be in the executor's queue, because a node ended between its publication and its
     /// confirmation. It must be published again to the same executor, as the same attempt.
     pub maybe_published: bool,
+    /// The place of the run in its lane: the fire time. A run that failed before joins at the end of its lane, so this is
+    /// its due time then.
+    pub lane_at: Timestamp,
 }
 
 impl ClaimedRun {
@@ -167,6 +171,110 @@ impl ClaimedRun {
             attempt: self.attempt,
         }
     }
+
+    /// The place of the run in the lane that it shares with all executors of its group. `None` if each executor has a
+    /// lane of its own.
+    pub fn lane(&self) -> Option<LanePlace> {
+        let spec = &self.job.spec;
+        if spec.scope == Scope::Executor || spec.route == Route::Broadcast {
+            return None;
+        }
+        Some(LanePlace {
+            lane: LaneKey {
+                job: self.job.id,
+                shard: self.shard.index,
+            },
+            slots: match spec.block {
+                Block::Parallel(n) => Some(n.max(1)),
+                Block::Serial | Block::Discard | Block::Cover => None,
+            },
+            at: self.lane_at,
+            due_at: self.due_at,
+            maybe_published: self.maybe_published,
+        })
+    }
+}
+
+/// A lane that all executors of a group share: a job, or one shard of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneKey {
+    /// The job.
+    pub job: JobId,
+    /// The index of the shard; 0 without shards.
+    pub shard: u32,
+}
+
+/// The place of a run in a lane that all executors of its group share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LanePlace {
+    /// The lane.
+    pub lane: LaneKey,
+    /// How many attempts may be at executors at the same time, at any of them. `None` if all of them have to be at one
+    /// executor, which then keeps their order.
+    pub slots: Option<u32>,
+    /// See [`ClaimedRun::lane_at`].
+    pub at: Timestamp,
+    /// When the attempt is due. Runs before it that are due by then, or by now, are dispatched first.
+    pub due_at: Timestamp,
+    /// The attempt may be in its executor's queue already.
+    pub maybe_published: bool,
+}
+
+/// Why an attempt has to wait for its lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneWait {
+    /// The attempt. It is `scheduled` and still claimed by the node, unless it [may be
+    /// published](LanePlace::maybe_published) and [`undecided`](Self::undecided) says so.
+    pub attempt: AttemptId,
+    /// The only executor with attempts of this lane. The attempt may go there. `None` if there are several such
+    /// executors, if it belongs to another group, or if the executor does not matter.
+    pub holder: Option<ExecutorName>,
+    /// What it waits for.
+    pub reason: LaneWaitReason,
+    /// Runs of the lane that are due and wait before it.
+    pub ahead: u64,
+    /// It is still `dispatching`. The caller asks again soon, and neither publishes nor releases it meanwhile.
+    pub undecided: bool,
+}
+
+/// What an attempt waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneWaitReason {
+    /// An attempt of this run is at another executor.
+    Busy(RunId),
+    /// This run comes first. It is due, and is not published yet.
+    Behind(RunId),
+    /// As many attempts as the lane may have are at executors; one of them is of this run.
+    Full(RunId),
+}
+
+impl LaneWaitReason {
+    /// The run that it waits for.
+    pub const fn run(self) -> RunId {
+        match self {
+            Self::Busy(run) | Self::Behind(run) | Self::Full(run) => run,
+        }
+    }
+}
+
+impl fmt::Display for LaneWaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy(run) => write!(f, "run {run} of its lane is at another executor"),
+            Self::Behind(run) => write!(f, "run {run} of its lane comes first"),
+            Self::Full(run) => write!(f, "run {run} and others use all places of its lane"),
+        }
+    }
+}
+
+/// The answer to [`Store::begin_dispatch_in_lanes`](crate::Store::begin_dispatch_in_lanes). Attempts in neither list need
+/// no further call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BegunDispatch {
+    /// The attempts that the node may publish, in the order of the requests.
+    pub accepted: Vec<AttemptId>,
+    /// The attempts that wait for their lane.
+    pub waits: Vec<LaneWait>,
 }
 
 /// An attempt that is about to be published.
@@ -178,6 +286,8 @@ pub struct DispatchRequest {
     pub job_version: i64,
     /// The executor that it is routed to.
     pub executor: ExecutorName,
+    /// Its place in the lane of its group. `None` if each executor has a lane of its own.
+    pub lane: Option<LanePlace>,
 }
 
 /// A request to run a job outside of its schedule.

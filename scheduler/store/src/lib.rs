@@ -24,6 +24,7 @@
 //!             attempt: run.attempt_id(),
 //!             job_version: run.job.version,
 //!             executor: executor.clone(),
+//!             lane: run.lane(),
 //!         })
 //!         .collect();
 //!     let accepted: Vec<AttemptId> = store.begin_dispatch(node, &requests).await?;
@@ -76,8 +77,9 @@ pub use changes::{
 pub use counts::{HeldClaims, LiveExecutors, QuotaRefusals, SchedulerCounts, TimeDistribution};
 pub use dead_letter::{DeadLetter, DeadLetterFilter, MAX_DEAD_LETTERS, NewDeadLetter};
 pub use dispatch::{
-    CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Plan, PlannedRun,
-    Planner, SkippedFires, TriggerOutcome, TriggerRequest, WaitingQuota,
+    BegunDispatch, CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, LaneKey,
+    LanePlace, LaneWait, LaneWaitReason, Plan, PlannedRun, Planner, SkippedFires, TriggerOutcome,
+    TriggerRequest, WaitingQuota,
 };
 pub use error::{ErrorKind, RefusedObject, StoreError};
 pub use executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};

@@ -14,8 +14,8 @@ use crate::changes::{
 };
 use crate::dead_letter::{DeadLetter, DeadLetterFilter, NewDeadLetter};
 use crate::dispatch::{
-    CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner, TriggerOutcome,
-    TriggerRequest,
+    BegunDispatch, CancelOutcome, ClaimedRun, DispatchRequest, FireDueRequest, FiredRuns, Planner,
+    TriggerOutcome, TriggerRequest,
 };
 use crate::error::StoreError;
 use crate::executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
@@ -236,7 +236,25 @@ pub trait Store: Audit + Namespaces {
         &self,
         node: NodeId,
         requests: &[DispatchRequest],
-    ) -> Result<Vec<AttemptId>>;
+    ) -> Result<Vec<AttemptId>> {
+        let begun = self.begin_dispatch_in_lanes(node, requests).await?;
+        Ok(begun.accepted)
+    }
+
+    /// Like [`begin_dispatch`](Self::begin_dispatch). Also lists the attempts that have to wait for the
+    /// [lane](LanePlace) of their group: the lane's attempts are at another executor, use all its places, or an older run
+    /// of it comes first. They stay `scheduled` and claimed by the node, which asks again.
+    ///
+    /// Whatever nodes ask at the same time: the accepted attempts of a lane without places are all at one executor, and
+    /// those of a lane with places are no more than these. An attempt counts from its acceptance until the store knows
+    /// that it has ended.
+    ///
+    /// All requests for one lane without places name the same executor.
+    async fn begin_dispatch_in_lanes(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch>;
 
     /// Moves published attempts from `dispatching` to `queued`. Runs in a later state stay unchanged.
     async fn confirm_dispatch(&self, attempts: &[AttemptId]) -> Result<()>;

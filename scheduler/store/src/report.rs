@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cueline_model::{AttemptEvent, AttemptId, ExecutorId, RunState, Timestamp};
+use cueline_model::{AttemptEvent, AttemptId, ExecutorId, JobId, RunState, Timestamp};
 
 /// A report about one attempt, by an executor or by the scheduler itself.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,8 @@ pub struct IngestSummary {
     pub foreign: Vec<usize>,
     /// Child runs that were created.
     pub child_runs: usize,
+    /// Jobs with attempts that ended, in the order of the reports. A job may be listed several times.
+    pub ended_jobs: Vec<JobId>,
     /// The earliest due time among new attempts, child runs and next fire times.
     pub next_due_at: Option<Timestamp>,
 }

@@ -74,7 +74,7 @@ pub struct JobSpec {
     /// The treatment of a trigger that meets a busy lane.
     #[serde(default)]
     pub block: Block,
-    /// The extent of a lane.
+    /// The extent of a lane; the whole group by default.
     #[serde(default)]
     pub scope: Scope,
     /// The most triggers that wait in one lane; 1,000 by default. Further ones end `discarded`.

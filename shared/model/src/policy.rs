@@ -71,8 +71,11 @@ pub enum Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Each executor has a lane of its own.
+    /// All executors of the group share one lane. The runs of a `broadcast` fire have a lane for each executor all the
+    /// same, because each executor has to run its part.
     #[default]
+    Group,
+    /// Each executor has a lane of its own.
     Executor,
 }
 

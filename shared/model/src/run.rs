@@ -117,7 +117,14 @@ impl RunState {
         match self {
             S::Scheduled => matches!(
                 next,
-                S::Dispatching | S::Unroutable | S::Cancelled | S::Skipped | S::Failed
+                S::Dispatching
+                    | S::Unroutable
+                    | S::Cancelled
+                    | S::Skipped
+                    | S::Failed
+                    // Its lane is busy at an executor that takes no triggers now.
+                    | S::Discarded
+                    | S::Covered
             ),
             // A retry, a rerun or an unstarted trigger returns the run to `Scheduled`.
             S::Dispatching => {

@@ -12,7 +12,7 @@ pub const VARIABLE: &str = "CUELINE_PLANTED_BUG";
 pub const ENABLED: bool = cfg!(feature = "planted-bugs");
 
 /// All planted bugs.
-pub const BUGS: [&str; 10] = [
+pub const BUGS: [&str; 11] = [
     // A worker acts on decisions that are not on disk.
     "no_journal_write",
     // A trigger is acked before it is on disk.
@@ -23,6 +23,8 @@ pub const BUGS: [&str; 10] = [
     "no_fence",
     // A failover does not wait for results that are on their way.
     "failover_without_quiet",
+    // The lane of a group is ignored.
+    "lane_per_executor",
     // A trigger goes to two executors.
     "doubled_publish",
     // A worker forgets the outcome of an attempt.

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let label = AttemptLabel {
         executor: var("CUELINE_EXECUTOR"),
         job: var("CUELINE_JOB"),
-        lane: var("CUELINE_JOB"),
+        lane: format!("{}.{}", var("CUELINE_EXECUTOR"), var("CUELINE_JOB")),
         shard: var("CUELINE_SHARD_INDEX"),
         run: var("CUELINE_RUN_ID"),
         attempt: var("CUELINE_ATTEMPT"),

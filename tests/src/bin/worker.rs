@@ -30,6 +30,9 @@ struct Behaviour {
     /// Whether another attempt in its lane counts as an overlap.
     #[serde(default = "yes")]
     exclusive: bool,
+    /// Whether all executors of the group share the lane.
+    #[serde(default)]
+    group: bool,
     /// The number of the definition.
     #[serde(default)]
     revision: u32,
@@ -46,7 +49,11 @@ async fn record(file: PathBuf, cx: Context) -> Result<(), Failure> {
     let label = AttemptLabel {
         executor: info.executor.to_string(),
         job: info.job.to_string(),
-        lane: info.job_id.to_string(),
+        lane: if behaviour.group {
+            format!("group.{}", info.job_id)
+        } else {
+            format!("{}.{}", info.executor, info.job_id)
+        },
         shard: info.shard.index.to_string(),
         run: info.id.run.to_string(),
         attempt: info.id.attempt.to_string(),

@@ -1,6 +1,6 @@
 //! Records an attempt of a handler. Each line is one `write` call, so that lines of several processes never mix.
 //!
-//! A running attempt locks a file of its lane (executor, job and shard) and a file of its run. The kernel releases both
+//! A running attempt locks a file of its lane (executor if the lane is its own, job and shard) and a file of its run. The kernel releases both
 //! when the process ends, however it ends. An attempt that finds a lock taken records an overlap and the holder.
 
 use std::fmt;
@@ -15,7 +15,8 @@ use cueline_runtime::{Clock as _, SystemClock};
 pub struct AttemptLabel {
     pub executor: String,
     pub job: String,
-    /// Distinguishes the job from earlier and later ones of the same name.
+    /// Names the lane, apart from the shard: the executor, unless the group shares the lane, and the job. Distinguishes the
+    /// job from earlier and later ones of the same name.
     pub lane: String,
     pub shard: String,
     pub run: String,
@@ -73,13 +74,8 @@ impl RecordedAttempt {
     pub fn start(file: &Path, label: AttemptLabel, exclusive: bool) -> io::Result<Self> {
         let mut names = vec![format!("{}.run", label.run)];
         if exclusive {
-            let AttemptLabel {
-                executor,
-                lane,
-                shard,
-                ..
-            } = &label;
-            names.push(format!("{executor}.{lane}.{shard}.lane"));
+            let AttemptLabel { lane, shard, .. } = &label;
+            names.push(format!("{lane}.{shard}.lane"));
         }
         let mut attempt = Self {
             file: file.to_owned(),

@@ -264,7 +264,12 @@ fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), Str
     if other.is_some_and(|other| is_recorded_late(observed, entry, other, ends)) {
         return Ok(());
     }
-    if *run != entry.run || *attempt >= entry.attempt {
+    // In the lane of a group, another run follows an attempt whose worker was stopped and failed over.
+    let shares_lane = kinds()
+        .iter()
+        .any(|kind| kind.has(&entry.job) && kind.has_group_lane());
+    let is_earlier = *run == entry.run && *attempt < entry.attempt;
+    if !is_earlier && !(shares_lane && *run != entry.run) {
         return Err(" with an attempt that is not an earlier one".to_owned());
     }
     let program = is_program(&entry.job);

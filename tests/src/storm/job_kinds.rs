@@ -53,7 +53,7 @@ impl JobKind {
             linger_ms: 0,
             fail_below: 0,
             misfire: None,
-            fields: json!({ "block": block, "route": route, "kill_grace": "1s" }),
+            fields: json!({ "block": block, "route": route, "scope": "executor", "kill_grace": "1s" }),
         }
     }
 
@@ -131,6 +131,16 @@ impl JobKind {
         self.fields["route"]["sharded"].is_array()
     }
 
+    /// Whether all executors share a lane.
+    pub fn has_group_lane(&self) -> bool {
+        self.fields["scope"] == "group"
+    }
+
+    /// The executor that names the lane of an attempt there; empty if all executors share it.
+    pub fn lane_executor<'a>(&self, executor: &'a str) -> &'a str {
+        if self.has_group_lane() { "" } else { executor }
+    }
+
     /// Whether a fire time has a run for each live executor.
     pub fn is_broadcast(&self) -> bool {
         self.fields["route"] == "broadcast"
@@ -153,7 +163,12 @@ impl JobKind {
 
     /// Whether runs start as soon as they are due while no fault is present.
     pub fn is_prompt(&self) -> bool {
-        self.is_native() && self.hold_ms < 100 && self.fail_below == 0 && self.misfire.is_none()
+        // A lane of the group waits for the failover of its executor.
+        self.is_native()
+            && self.hold_ms < 100
+            && self.fail_below == 0
+            && self.misfire.is_none()
+            && !self.has_group_lane()
     }
 
     fn definition(&self, name: &str, log: &ExecutionLog) -> Value {
@@ -165,6 +180,7 @@ impl JobKind {
                     "linger_ms": self.linger_ms,
                     "fail_below": self.fail_below,
                     "exclusive": self.block() != "parallel",
+                    "group": self.has_group_lane(),
                 });
                 job["handler"] = json!({ "native": "record" });
                 job["params"] = behaviour.to_string().into();
@@ -203,6 +219,11 @@ pub fn kinds() -> Vec<JobKind> {
     vec![
         kind("serial", 21, serial, hash),
         kind("round", 20, serial, round),
+        // Their executors share a lane. The slow ones are at work most of the time.
+        kind("group", 10, serial, round).with("scope", json!("group")),
+        slow(kind("group-slow", 6, serial, &json!("random")))
+            .with("scope", json!("group"))
+            .taking(800, 100),
         kind("parallel", 20, &json!({ "parallel": 2 }), &json!("random")),
         kind("first", 10, serial, &json!("first")),
         // Every other trigger meets a lane that has been idle for longer than the checker's tolerance.

@@ -7,6 +7,7 @@ mod forged_reports;
 mod forged_triggers;
 mod frozen_worker;
 mod full_disk;
+mod group_lanes;
 mod hostile_requests;
 mod lost_broker_queues;
 mod lost_state_directory;

@@ -64,7 +64,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "misfire": {"$ref": "#/components/schemas/Misfire"},
       "route": {"$ref": "#/components/schemas/Route"},
       "block": {"$ref": "#/components/schemas/Block"},
-      "scope": {"enum": ["executor"]},
+      "scope": {"enum": ["group", "executor"]},
       "backlog": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 100000},
       "timeout": {"$ref": "#/components/schemas/Duration"},
       "kill_grace": {"$ref": "#/components/schemas/Duration"},

@@ -26,7 +26,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "route": {"anyOf": [{"$ref": "#/components/schemas/Route"}, {"type": "null"}]},
       "selector": {"anyOf": [{"$ref": "#/components/schemas/Selector"}, {"type": "null"}]},
       "block": {"anyOf": [{"$ref": "#/components/schemas/Block"}, {"type": "null"}]},
-      "scope": {"description": "The range of a lane.", "enum": ["executor", null]},
+      "scope": {"description": "The range of a lane.", "enum": ["group", "executor", null]},
       "backlog": {"description": "The most triggers that wait in one lane; 1000 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 100000},
       "timeout": {"description": "The time limit of an attempt, at least 1ms; no limit by default.", "anyOf": [{"$ref": "#/components/schemas/TimeLimit"}, {"type": "null"}]},
       "kill_grace": {"description": "The time between SIGTERM and SIGKILL; `5s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},

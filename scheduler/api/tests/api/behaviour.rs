@@ -43,6 +43,7 @@ pub(crate) async fn dispatching(server: &Server, run: RunId) -> AttemptId {
         attempt: found.attempt_id(),
         job_version: found.job.version,
         executor: executor().name,
+        lane: None,
     };
     let taken = server
         .store

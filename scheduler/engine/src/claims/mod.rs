@@ -1,9 +1,10 @@
 //! What this node has claimed and not yet published.
 //!
-//! Each claimed run is in one of three places. It is on the wheel until it is prepared, pending until it is published,
-//! or unroutable until an executor appears. One struct holds all three. They share one memory limit. A node whose
-//! claims are lost or uncertain clears them together.
+//! Each claimed run is in one of four places. It is on the wheel until it is prepared, pending until it is published,
+//! unroutable until an executor appears, or it waits for its lane. One struct holds all four. They share one memory
+//! limit. A node whose claims are lost or uncertain clears them together.
 
+mod lane_waits;
 mod pending;
 pub(crate) mod wheel;
 
@@ -11,10 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use cueline_broker::QueueId;
-use cueline_model::Timestamp;
+use cueline_model::{JobId, Timestamp};
 use cueline_runtime::Activator;
 use cueline_store::{ClaimedRun, ErrorKind, HeldClaims, NodeId, StoreError};
 
+use self::lane_waits::LaneWaits;
 pub(crate) use self::pending::PendingPublish;
 use self::pending::PendingPublishes;
 use self::wheel::Wheel;
@@ -29,6 +31,7 @@ pub(crate) struct NodeClaims {
     wheel: Mutex<Wheel<ClaimedRun>>,
     pending: Mutex<PendingPublishes>,
     unroutable: Mutex<Vec<ClaimedRun>>,
+    lane_waits: Mutex<LaneWaits>,
     pub(crate) wake_prepare: Activator,
     pub(crate) wake_publish: Activator,
     /// The renewal also drops uncertain claims and claims again.
@@ -45,6 +48,7 @@ impl Default for NodeClaims {
             wheel: Mutex::default(),
             pending: Mutex::default(),
             unroutable: Mutex::default(),
+            lane_waits: Mutex::default(),
             wake_prepare: Activator::new(),
             wake_publish: Activator::new(),
             wake_lease_renewal: Activator::new(),
@@ -93,13 +97,17 @@ impl NodeClaims {
 
     /// The number of claimed runs in memory.
     pub(crate) fn claimed_count(&self) -> usize {
-        lock(&self.wheel).len() + lock(&self.pending).len() + lock(&self.unroutable).len()
+        let lane_waits = lock(&self.lane_waits).len();
+        lock(&self.wheel).len()
+            + lock(&self.pending).len()
+            + lock(&self.unroutable).len()
+            + lane_waits
     }
 
     /// The number of claimed runs in memory, by place.
     pub(crate) fn held(&self) -> HeldClaims {
         HeldClaims {
-            waiting: lock(&self.wheel).len() as u64,
+            waiting: (lock(&self.wheel).len() + lock(&self.lane_waits).len()) as u64,
             prepared: lock(&self.pending).len() as u64,
             unroutable: lock(&self.unroutable).len() as u64,
         }
@@ -160,6 +168,19 @@ impl NodeClaims {
         lock(&self.unroutable)
     }
 
+    pub(crate) fn lane_waits(&self) -> MutexGuard<'_, LaneWaits> {
+        lock(&self.lane_waits)
+    }
+
+    /// Attempts of these jobs have ended: runs that wait for their lanes are tried again.
+    pub(crate) fn wake_lanes(&self, jobs: &[JobId], now: Timestamp) {
+        let mut waits = lock(&self.lane_waits);
+        if !waits.is_empty() && waits.wake(jobs, now) {
+            drop(waits);
+            self.wake_prepare.wake();
+        }
+    }
+
     /// Puts unroutable runs back on the wheel, because the set of executors changed.
     pub(crate) fn retry_unroutable(&self) {
         let runs = std::mem::take(&mut *lock(&self.unroutable));
@@ -171,5 +192,6 @@ impl NodeClaims {
         lock(&self.wheel).clear();
         lock(&self.pending).clear();
         lock(&self.unroutable).clear();
+        lock(&self.lane_waits).clear();
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::burst;
 use super::report_batch::{Batch, Message};
+use crate::claims::NodeClaims;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
@@ -43,6 +44,7 @@ pub(crate) struct Ingest {
     pub(crate) registry: Arc<Registry>,
     pub(crate) outstanding: Arc<Outstanding>,
     pub(crate) claim: Activator,
+    pub(crate) claims: Arc<NodeClaims>,
     pub(crate) poll_ms: u64,
     /// The most reports in one transaction.
     pub(crate) batch: usize,
@@ -200,6 +202,7 @@ impl Ingest {
         self.registry
             .note_ended(ended().filter_map(|report| report.executor.as_ref()));
         self.outstanding.end(ended().map(|report| report.attempt));
+        self.claims.wake_lanes(&ingested.ended_jobs, now);
         // A retry or a child run may be due before the claim stage polls the store again.
         let next_poll = now.plus_ms(self.poll_ms);
         if ingested.next_due_at.is_some_and(|due| due <= next_poll) {

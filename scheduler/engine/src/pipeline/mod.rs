@@ -20,6 +20,7 @@ pub(crate) mod burst;
 pub(crate) mod claim;
 pub(crate) mod confirm;
 pub(crate) mod earlier_runs;
+pub(crate) mod group_lanes;
 pub(crate) mod ingest;
 pub(crate) mod manual_trigger;
 pub(crate) mod outstanding_attempts;

@@ -4,15 +4,17 @@
 //! Prepare and publish are two stages, so that no slow call delays the publication of a due trigger. The store refuses
 //! to mark a run that was cancelled, paused or edited since its claim. This refusal enforces G3.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::{AttemptId, ExecutorId, ExecutorName, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{ClaimedRun, DispatchRequest, Store, StoreError};
+use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, Store, StoreError};
 
 use super::burst::{self, MAX_COUNTED};
 use super::earlier_runs::EarlierRuns;
+use super::group_lanes::{BatchLanes, GroupLanes, LaneResults, request};
 use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
 use crate::claims::NodeClaims;
@@ -31,6 +33,7 @@ pub(crate) struct Prepare {
     pub(crate) registry: Arc<Registry>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) unroutable: UnroutableRuns,
+    pub(crate) lanes: GroupLanes,
     pub(crate) router: Router,
     pub(crate) earlier_runs: EarlierRuns,
     pub(crate) triggers: TriggerWriter,
@@ -54,23 +57,32 @@ impl Duty for Prepare {
         let Some(node) = self.claims.node() else {
             return Ok(Next::After(NO_NODE_WAIT));
         };
-        let runs = {
+        let due = {
             let mut wheel = self.claims.wheel();
             let until = self.clock.now().plus_ms(self.lead_ms(&wheel));
             wheel.pop_due(until, self.batch)
         };
+        let runs = self.lanes.take(due, self.batch);
         if runs.is_empty() {
             return Ok(self.next_turn());
         }
         self.earlier_runs.read_for(&mut self.router, &runs).await;
         let changes = self.registry.changes();
-        let routed = self.route(runs);
-        match self.store.begin_dispatch(node, &routed.dispatches).await {
-            Ok(mut marked) => {
+        let mut batch = self.lanes.batch();
+        let routed = self.route(runs, &mut batch);
+        let begun = self
+            .store
+            .begin_dispatch_in_lanes(node, &routed.dispatches)
+            .await;
+        match begun {
+            Ok(mut begun) => {
                 if cueline_runtime::planted!("no_version_check") {
-                    marked = routed.dispatches.iter().map(|d| d.attempt).collect();
+                    begun.accepted = routed.dispatches.iter().map(|d| d.attempt).collect();
                 }
-                self.add_triggers(routed.runs, routed.dispatches, marked);
+                let results = self.add_triggers(routed.runs, routed.dispatches, begun);
+                if let Some(results) = results {
+                    self.lanes.settle(node, &batch, results).await?;
+                }
             }
             Err(e) => {
                 // The runs may have been marked. Then a new claim finds them `dispatching`, with their executor.
@@ -106,7 +118,7 @@ struct Routed {
 }
 
 impl Prepare {
-    fn route(&mut self, runs: Vec<ClaimedRun>) -> Routed {
+    fn route(&mut self, runs: Vec<ClaimedRun>, lanes: &mut BatchLanes) -> Routed {
         let now = self.clock.now();
         let mut routed = Routed {
             runs: Vec::with_capacity(runs.len()),
@@ -116,17 +128,14 @@ impl Prepare {
         for run in runs {
             let executor = if run.maybe_published {
                 // The trigger may be in that executor's queue. Another executor would run the attempt a second time.
+                lanes.note(&run);
                 run.executor.clone()
             } else {
-                self.choose(&run, now)
+                self.choose(&run, lanes, now)
             };
             match executor {
                 Some(executor) => {
-                    routed.dispatches.push(DispatchRequest {
-                        attempt: run.attempt_id(),
-                        job_version: run.job.version,
-                        executor,
-                    });
+                    routed.dispatches.push(request(&run, executor));
                     routed.runs.push(run);
                 }
                 None => routed.unroutable.push(run),
@@ -135,42 +144,64 @@ impl Prepare {
         routed
     }
 
-    fn choose(&mut self, run: &ClaimedRun, now: Timestamp) -> Option<ExecutorName> {
+    fn choose(
+        &mut self,
+        run: &ClaimedRun,
+        lanes: &mut BatchLanes,
+        now: Timestamp,
+    ) -> Option<ExecutorName> {
         let candidates = self.registry.candidates(&run.job.spec);
-        match self.router.choose(run, &candidates, &*self.registry, now) {
-            Choice::Executor(executor) => {
-                self.router.record(run, &executor, now);
-                Some(executor)
-            }
+        let (router, registry) = (&mut self.router, &self.registry);
+        let route = || match router.choose(run, &candidates, &**registry, now) {
+            Choice::Executor(executor) => Some(executor),
             Choice::NoExecutor => None,
             Choice::AwaitAnswers => {
                 // The answers put it back on the wheel.
-                let group = &run.job.spec.group;
-                self.registry.await_answers(group, &candidates);
+                registry.await_answers(&run.job.spec.group, &candidates);
                 None
             }
-        }
+        };
+        let executor = lanes.choose(run, &candidates, route)?;
+        self.router.record(run, &executor, now);
+        Some(executor)
     }
 
-    /// Writes and signs the triggers of the marked runs. `marked` lists a part of `dispatches`, in the same order.
+    /// Writes and signs the triggers of the accepted runs. `begun` lists a part of `dispatches`, in the same order. Returns
+    /// what became of the lanes, if any run waits for one.
     fn add_triggers(
         &mut self,
         runs: Vec<ClaimedRun>,
         dispatches: Vec<DispatchRequest>,
-        marked: Vec<AttemptId>,
-    ) {
-        let mut marked = marked.into_iter().peekable();
+        begun: BegunDispatch,
+    ) -> Option<LaneResults> {
+        let mut results = (!self.lanes.is_idle(&begun.waits)).then(LaneResults::default);
+        let mut waits: HashMap<AttemptId, LaneWait> = begun
+            .waits
+            .into_iter()
+            .map(|wait| (wait.attempt, wait))
+            .collect();
+        let mut marked = begun.accepted.into_iter().peekable();
         let mut written = Vec::with_capacity(runs.len());
         let now = self.clock.now();
         for (run, dispatch) in runs.into_iter().zip(dispatches) {
             if marked.next_if_eq(&dispatch.attempt).is_some() {
+                if let Some((results, place)) = results.as_mut().zip(run.lane()) {
+                    let holder = place.slots.is_none().then(|| dispatch.executor.clone());
+                    results.accepted.push((place.lane, holder));
+                }
                 if cueline_runtime::planted!("doubled_publish") {
                     written.extend(self.double(&run, &dispatch, now));
                 }
                 let session = self.registry.note_given(&executor_of(&run, &dispatch));
                 written.push(self.triggers.write(&run, dispatch, session, now));
+            } else if let Some(wait) = waits.remove(&dispatch.attempt) {
+                self.router.forget(&run);
+                results.get_or_insert_default().waits.push((run, wait));
             } else {
                 self.router.forget(&run);
+                if let Some((results, place)) = results.as_mut().zip(run.lane()) {
+                    results.refused.push(place.lane);
+                }
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
         }
@@ -181,6 +212,7 @@ impl Prepare {
         self.counters.times.dispatch_lateness.record(late_ms);
         self.claims.add_pending(pending);
         self.claims.wake_publish.wake();
+        results
     }
 
     /// The trigger of the same attempt for another executor. Only a planted bug publishes it.
@@ -218,11 +250,15 @@ impl Prepare {
             let wheel = self.claims.wheel();
             (wheel.next_due(), self.lead_ms(&wheel).cast_signed())
         };
-        let Some(due) = due else {
+        let now = self.clock.now();
+        let linger_ms = self.ahead_ms.cast_signed() / 2;
+        let due_ms = due.map(|due| due.since_ms(now) - lead_ms + linger_ms);
+        let probe = self.claims.lane_waits().next_probe();
+        let probe_ms = probe.map(|at| at.since_ms(now));
+        let Some(wait_ms) = due_ms.into_iter().chain(probe_ms).min() else {
             return Next::After(LONGEST_WAIT);
         };
-        let linger_ms = self.ahead_ms.cast_signed() / 2;
-        match u64::try_from(due.since_ms(self.clock.now()) - lead_ms + linger_ms) {
+        match u64::try_from(wait_ms) {
             Ok(wait @ 1..) => Next::After(LONGEST_WAIT.min(Duration::from_millis(wait))),
             _ => Next::Now,
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use cueline_broker::{Broker, Outgoing, Refusal};
 use cueline_model::{AttemptId, ExecutorId, OutcomeKind, Session, Timestamp};
 use cueline_runtime::{BurstGate, Duty, Next};
-use cueline_store::{AttemptReport, NodeId, Store, StoreError};
+use cueline_store::{AttemptReport, DispatchRequest, NodeId, Store, StoreError};
 use tokio::sync::mpsc;
 
 use super::burst;
@@ -202,14 +202,31 @@ impl Publish {
                 .collect());
         };
         let uncertain = due.iter().filter(|t| t.is_dispatch_uncertain);
-        let dispatches: Vec<_> = uncertain.map(|t| t.dispatch.clone()).collect();
-        match self.store.begin_dispatch(node, &dispatches).await {
-            Ok(marked) => {
-                let marked: HashSet<AttemptId> = marked.into_iter().collect();
-                Ok(due
-                    .into_iter()
-                    .filter(|t| !t.is_dispatch_uncertain || marked.contains(&t.dispatch.attempt))
-                    .collect())
+        let dispatches: Vec<_> = uncertain.map(|t| marked_before(&t.dispatch)).collect();
+        match self.store.begin_dispatch_in_lanes(node, &dispatches).await {
+            Ok(begun) => {
+                let marked: HashSet<AttemptId> = begun.accepted.into_iter().collect();
+                let (undecided, waiting): (Vec<_>, Vec<_>) =
+                    begun.waits.iter().partition(|wait| wait.undecided);
+                let undecided: HashSet<AttemptId> = undecided.iter().map(|w| w.attempt).collect();
+                let waiting: Vec<AttemptId> = waiting.iter().map(|w| w.attempt).collect();
+                let (due, rest): (Vec<_>, Vec<_>) = due.into_iter().partition(|t| {
+                    !t.is_dispatch_uncertain || marked.contains(&t.dispatch.attempt)
+                });
+                let kept = rest.into_iter();
+                let kept = kept.filter(|t| undecided.contains(&t.dispatch.attempt));
+                let retry_at = self.clock.now().plus_ms(REFUSED_WAIT_MS);
+                self.claims.add_unanswered(kept, retry_at);
+                if !waiting.is_empty() {
+                    // They are certainly not published. They are claimed and routed again.
+                    let released = self.store.release_claims(node, &waiting, None).await;
+                    if let Err(e) = released {
+                        self.claims.set_uncertain();
+                        self.claims.add_pending(due);
+                        return Err(e);
+                    }
+                }
+                Ok(due)
             }
             Err(e) => {
                 self.claims.add_pending(due);
@@ -281,4 +298,13 @@ impl Publish {
         }
         Ok(())
     }
+}
+
+/// A request for an attempt that was marked before.
+fn marked_before(dispatch: &DispatchRequest) -> DispatchRequest {
+    let mut dispatch = dispatch.clone();
+    if let Some(place) = &mut dispatch.lane {
+        place.maybe_published = true;
+    }
+    dispatch
 }

@@ -68,6 +68,7 @@ fn run(route: &serde_json::Value, turn: u64) -> ClaimedRun {
         executor: None,
         sequence: turn,
         maybe_published: false,
+        lane_at: Timestamp::default(),
     }
 }
 

@@ -242,7 +242,7 @@ async fn a_node_that_cannot_store_heartbeats_fails_over_nothing() {
 /// The attempts of one silent executor cannot be read. The others do not wait for that.
 #[tokio::test]
 async fn an_error_with_one_executor_does_not_delay_the_others() {
-    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    let (fixture, mut engine, e1) = given(1, json!({ "scope": "executor" })).await;
     e1.leave().await;
     let e2 = fixture.executor("e2").await;
     engine
@@ -271,7 +271,7 @@ async fn an_error_with_one_executor_does_not_delay_the_others() {
 /// The start log of one silent executor does not answer for a while.
 #[tokio::test]
 async fn a_slow_executor_does_not_delay_the_others() {
-    let (fixture, mut engine, e1) = given(1, json!({})).await;
+    let (fixture, mut engine, e1) = given(1, json!({ "scope": "executor" })).await;
     e1.leave().await;
     let _e2 = fixture.executor("e2").await;
     engine

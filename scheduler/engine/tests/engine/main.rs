@@ -14,6 +14,7 @@ mod fixture;
 mod follow_ups;
 mod forged_messages;
 mod forget;
+mod group_lanes;
 mod heartbeats;
 mod incarnations;
 mod ingest;

@@ -16,7 +16,7 @@ async fn round_is_exact_over_two_nodes() {
     for name in ["e1", "e2", "e3"] {
         executors.push(fixture.executor(name).await);
     }
-    let rest = json!({ "schedule": { "every": "2s" }, "route": "round" });
+    let rest = json!({ "scope": "executor", "schedule": { "every": "2s" }, "route": "round" });
     fixture.apply("job", rest).await;
     let mut fired = [0; 2];
     for n in 1..=12_i64 {
@@ -138,7 +138,7 @@ async fn consistent_hash_keeps_its_executor_when_another_leaves() {
         executors.push(fixture.executor(name).await);
     }
     for n in 0..20 {
-        let rest = json!({ "schedule": { "every": "1s" }, "route": "consistent_hash" });
+        let rest = json!({ "scope": "executor", "schedule": { "every": "1s" }, "route": "consistent_hash" });
         fixture.apply(&format!("job-{n}"), rest).await;
     }
     let mut seen: Vec<BTreeMap<String, &str>> = Vec::new();
@@ -174,7 +174,7 @@ async fn a_draining_executor_gets_no_triggers() {
     let mut engine = fixture.engine("one").await;
     let e1 = fixture.executor("e1").await;
     let e2 = fixture.executor("e2").await;
-    let rest = json!({ "schedule": { "every": "1s" }, "route": "round" });
+    let rest = json!({ "scope": "executor", "schedule": { "every": "1s" }, "route": "round" });
     fixture.apply("job", rest).await;
     fixture.set(1_000);
     tick(&mut engine).await;
@@ -200,7 +200,7 @@ async fn a_silent_executor_gets_no_more_triggers() {
     let mut engine = fixture.engine("one").await;
     let e1 = fixture.executor("e1").await;
     let e2 = fixture.executor("e2").await;
-    let rest = json!({ "schedule": { "every": "5s" }, "route": "first" });
+    let rest = json!({ "scope": "executor", "schedule": { "every": "5s" }, "route": "first" });
     fixture.apply("job", rest).await;
     tick(&mut engine).await;
     for ms in [5_000, 10_000, 15_000] {

@@ -118,7 +118,7 @@ async fn one_store_failure_at_any_stage_loses_and_doubles_nothing() {
         "renew_lease",
         "fire_due",
         "claim_waiting",
-        "begin_dispatch",
+        "begin_dispatch_in_lanes",
         "confirm_dispatch",
         "ingest_reports",
         "overdue_attempts",
@@ -163,7 +163,9 @@ async fn a_lost_answer_to_begin_dispatch_strands_no_run() {
         fixture.apply("job", json!({ "route": "first" })).await;
         tick(&mut engine).await;
         let run = fixture.trigger("job").await;
-        fixture.store.fail_next("begin_dispatch", Fault::After);
+        fixture
+            .store
+            .fail_next("begin_dispatch_in_lanes", Fault::After);
         engine.tick().await.expect_err("the answer is lost");
         // A new routing decision would choose another executor, or none.
         let e0 = match n % 2 {
@@ -190,7 +192,9 @@ async fn after_a_failed_begin_dispatch_runs_are_routed_again() {
     fixture.apply("job", json!({ "route": "first" })).await;
     tick(&mut engine).await;
     let run = fixture.trigger("job").await;
-    fixture.store.fail_next("begin_dispatch", Fault::Before);
+    fixture
+        .store
+        .fail_next("begin_dispatch_in_lanes", Fault::Before);
     engine.tick().await.expect_err("nothing is marked");
     e1.leave().await;
     assert_eq!(tick(&mut engine).await, 0);

@@ -111,7 +111,7 @@ async fn a_run_behind_a_queue_that_accepts_nothing_is_released_after_30_s() {
         };
         let mut engine = fixture.engine_with(options).await;
         let e1 = fixture.executor("e1").await;
-        fixture.apply("job", json!({})).await;
+        fixture.apply("job", json!({ "scope": "executor" })).await;
         tick(&mut engine).await;
         fixture
             .broker_faults

@@ -3,8 +3,8 @@
 use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
-    cancel, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs, log_lines,
-    maintenance, new_runs, runs, trigger, waiting_runs,
+    cancel, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs, lanes,
+    log_lines, maintenance, new_runs, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
@@ -129,6 +129,31 @@ async fn generic_plans_use_their_indexes() {
                 assert!(!text.contains(bad), "{bad} in the plan of {sql}\n{text}");
             }
         }
+    }
+}
+
+/// A lane costs one look at the live runs of its job, whatever the statistics say.
+#[tokio::test]
+async fn lanes_use_the_index_of_live_runs_by_job() {
+    let analyzed = fixture().await;
+    let (new, ..) = loaded(JOBS).await;
+    for s in [analyzed, new] {
+        let text = s.plan_of_all(lanes::FACTS, 9).await;
+        for part in ["run_live_job", "Index Cond: (job_id = g.job_id)"] {
+            assert!(text.contains(part), "no {part} in {text}");
+        }
+        for bad in ["Seq Scan", "Hash Join", "Merge Join"] {
+            assert!(!text.contains(bad), "{bad} in {text}");
+        }
+        let (ids, ..) = s.some();
+        let ones = vec![1_i32; ids.len()];
+        s.check(lanes::TAKE_BACK, "run_live_pkey", |q| {
+            q.bind(&ids)
+                .bind(&ones)
+                .bind(vec![1_i64; ids.len()])
+                .bind(s.node.0)
+        })
+        .await;
     }
 }
 

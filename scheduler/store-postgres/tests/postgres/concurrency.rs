@@ -127,6 +127,7 @@ impl Fixture {
             attempt: run.attempt_id(),
             job_version: run.job.version,
             executor: "e1".parse().expect("a name"),
+            lane: None,
         };
         let marks: Vec<DispatchRequest> = fired.runs.iter().map(mark).collect();
         self.stores[0]
@@ -256,6 +257,7 @@ async fn a_mark_of_an_older_definition_is_refused() {
         attempt: run.attempt_id(),
         job_version: run.job.version,
         executor: "e1".parse().expect("a name"),
+        lane: None,
     };
 
     let mut editor = PgConnection::connect(&fixture.database.url())

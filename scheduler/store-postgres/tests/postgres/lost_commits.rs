@@ -65,6 +65,7 @@ async fn publish(store: &PgStore, node: NodeId) -> AttemptId {
         attempt: claimed[0].attempt_id(),
         job_version: claimed[0].job.version,
         executor,
+        lane: None,
     };
     let taken = store.begin_dispatch(node, &[request]).await;
     let taken = taken.expect("begins");

@@ -132,6 +132,7 @@ impl Fixture {
             attempt: run.attempt_id(),
             job_version: run.job.version,
             executor: "e1".parse().expect("a name"),
+            lane: None,
         };
         let begun = store.begin_dispatch(node, &[request]).await;
         assert_eq!(begun.expect("begins"), [run.attempt_id()]);

@@ -135,6 +135,7 @@ impl Fixture {
             attempt: run.attempt_id(),
             job_version: run.job.version,
             executor: executor.name.clone(),
+            lane: run.lane(),
         };
         let marks: Vec<DispatchRequest> = runs.iter().map(mark).collect();
         let taken = self

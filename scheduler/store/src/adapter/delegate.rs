@@ -25,7 +25,7 @@ macro_rules! with_store_methods {
             write fire_due(request: FireDueRequest, planner: &dyn Planner) -> FiredRuns: "fire due jobs";
             write claim_waiting(node: NodeId, horizon_ms: u64, limit: usize) -> Vec<ClaimedRun>: "claim waiting runs";
             read next_due_at() -> Option<Timestamp>: "find the next due time";
-            write begin_dispatch(node: NodeId, requests: &[DispatchRequest]) -> Vec<AttemptId>: "begin to dispatch runs";
+            write begin_dispatch_in_lanes(node: NodeId, requests: &[DispatchRequest]) -> BegunDispatch: "begin to dispatch runs";
             write confirm_dispatch(attempts: &[AttemptId]) -> (): "confirm published attempts";
             write release_claims(node: NodeId, attempts: &[AttemptId], due_at: Option<Timestamp>) -> (): "release runs";
             write reclaim_attempts(node: NodeId, attempts: &[AttemptId], reason: &str) -> Vec<ClaimedRun>: "reclaim attempts";

@@ -18,6 +18,7 @@ pub mod follow_ups;
 pub mod heartbeats;
 pub mod job_list;
 pub mod jobs;
+pub mod lanes;
 pub mod ledger;
 pub mod live_executors;
 pub mod log_lines;

@@ -195,6 +195,7 @@ impl From<NewRun> for ClaimedRun {
             executor: run.executor,
             sequence: to_u64(run.sequence),
             maybe_published: false,
+            lane_at: run.fire_at,
         }
     }
 }

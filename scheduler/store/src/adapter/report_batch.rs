@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use cueline_model::{AttemptEvent, AttemptId, Outcome, OutcomeKind, RunState, Timestamp};
+use cueline_model::{AttemptEvent, AttemptId, JobId, Outcome, OutcomeKind, RunState, Timestamp};
 
 use super::definitions::JobsById;
 use super::snapshot::RunSnapshot;
@@ -150,6 +150,10 @@ impl ReportBatch {
         }
         let (transition, event) = run.end_attempt(outcome, jobs.get(&run.run.job_id), self.now);
         self.events.extend(event);
+        let job = JobId(run.run.job_id);
+        if self.summary.ended_jobs.last() != Some(&job) {
+            self.summary.ended_jobs.push(job);
+        }
         if let Some(due_at) = transition.due_at {
             self.summary.rescheduled += 1;
             keep_earliest(&mut self.summary.next_due_at, due_at);

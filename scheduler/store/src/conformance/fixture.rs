@@ -393,6 +393,15 @@ pub(super) fn mark(run: &ClaimedRun, executor: &str) -> DispatchRequest {
         attempt: run.attempt_id(),
         job_version: run.job.version,
         executor: name(executor),
+        lane: None,
+    }
+}
+
+/// The same with the place of the run in the lane of its group.
+pub(super) fn mark_in_lane(run: &ClaimedRun, executor: &str) -> DispatchRequest {
+    DispatchRequest {
+        lane: run.lane(),
+        ..mark(run, executor)
     }
 }
 

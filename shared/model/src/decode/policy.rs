@@ -60,15 +60,10 @@ pub(super) fn block(r: &mut Reader, node: &Node, path: &str) -> Option<Block> {
     block
 }
 
-/// `"executor"`.
+/// `"group"` or `"executor"`.
 pub(super) fn scope(r: &mut Reader, node: &Node, path: &str) -> Option<Scope> {
-    r.word(
-        node,
-        path,
-        "scope",
-        &[("executor", Scope::Executor)],
-        &["group"],
-    )
+    let words = [("group", Scope::Group), ("executor", Scope::Executor)];
+    r.word(node, path, "scope", &words, &[])
 }
 
 /// `"fail"` or `"rerun"`.

@@ -293,8 +293,8 @@ const WRONG: &[(&str, &str)] = &[
         r#"job "j": block: "parallel" given; how many at a time, { parallel = 4 }, is expected"#,
     ),
     (
-        r#"{"scope": "group"}"#,
-        r#"job "j": scope: scope "group" is not supported yet (executor)"#,
+        r#"{"scope": "cluster"}"#,
+        r#"job "j": scope: unknown scope "cluster"; expected one of group, executor"#,
     ),
     (
         r#"{"on_lost": "retry"}"#,

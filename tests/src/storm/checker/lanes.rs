@@ -30,32 +30,42 @@ pub(super) fn lane_shard(kind: Option<&JobKind>, shard: u64) -> Option<u64> {
 
 /// When the attempts of serial lanes ended. After a halt, such a lane starts its runs one after the other, however late
 /// the last one is.
-pub(super) struct SerialEnds<'a>(HashMap<(&'a str, &'a str), Vec<&'a Entry>>);
+pub(super) struct SerialEnds<'a> {
+    ends: HashMap<(&'a str, &'a str), Vec<&'a Entry>>,
+    kinds: &'a [JobKind],
+}
 
 impl<'a> SerialEnds<'a> {
-    pub(super) fn new(entries: &'a [Entry], kinds: &[JobKind]) -> Self {
+    pub(super) fn new(entries: &'a [Entry], kinds: &'a [JobKind]) -> Self {
         let mut ends = HashMap::<_, Vec<&Entry>>::new();
         for end in entries.iter().filter(|e| !e.is_start()) {
             let kind = kinds.iter().find(|kind| kind.has(&end.job));
             if kind.is_some_and(|kind| kind.block() == "serial") {
-                let lane = (end.executor.as_str(), end.job.as_str());
-                ends.entry(lane).or_default().push(end);
+                ends.entry(serial_lane(end, kinds)).or_default().push(end);
             }
         }
-        Self(ends)
+        Self { ends, kinds }
     }
 
     /// When the start was possible: due, and after the end of each older run in its lane that started before. Only older
     /// ones count, because a newer run must not start first.
     pub(super) fn ready_at(&self, start: &Entry) -> i64 {
-        let lane = (start.executor.as_str(), start.job.as_str());
-        let ends = self.0.get(&lane).into_iter().flatten();
+        let lane = serial_lane(start, self.kinds);
+        let ends = self.ends.get(&lane).into_iter().flatten();
         let older = ends.filter(|end| end.fire_at < start.fire_at && end.at <= start.at + LANE_MS);
         older
             .map(|end| end.at)
             .max()
             .map_or(start.fire_at, |end| end.max(start.fire_at))
     }
+}
+
+/// The executor, which is empty for the lane of a group, and the job.
+fn serial_lane<'a>(entry: &'a Entry, kinds: &[JobKind]) -> (&'a str, &'a str) {
+    let kind = kinds.iter().find(|kind| kind.has(&entry.job));
+    let executor = entry.executor.as_str();
+    let executor = kind.map_or(executor, |kind| kind.lane_executor(executor));
+    (executor, entry.job.as_str())
 }
 
 /// G7: each discarded run met a busy lane, or a lane whose backlog was full.

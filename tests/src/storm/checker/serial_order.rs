@@ -23,14 +23,15 @@ fn age(entry: &Entry) -> (i64, i64) {
     (entry.fire_at, entry.run)
 }
 
-/// Executor, job and shard.
+/// Executor, which is empty for the lane of a group, job and shard.
 type Lane<'a> = (&'a str, &'a str, Option<u64>);
 
 /// The lane of an attempt, if it is a serial one.
 fn serial_lane<'a>(entry: &'a Entry, kinds: &[JobKind]) -> Option<Lane<'a>> {
     let kind = kinds.iter().find(|kind| kind.has(&entry.job))?;
     let shard = lane_shard(Some(kind), entry.shard);
-    let lane = (entry.executor.as_str(), entry.job.as_str(), shard);
+    let executor = kind.lane_executor(&entry.executor);
+    let lane = (executor, entry.job.as_str(), shard);
     (kind.block() == "serial").then_some(lane)
 }
 

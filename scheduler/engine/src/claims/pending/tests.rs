@@ -23,6 +23,7 @@ fn trigger(run: i64, due_ms: i64, number: u8) -> PendingPublish {
             attempt: AttemptId { run, attempt: 1 },
             job_version: 1,
             executor: format!("e{number}").parse().expect("a valid name"),
+            lane: None,
         },
         is_dispatch_uncertain: false,
         maybe_published: false,

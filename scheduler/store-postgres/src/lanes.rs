@@ -1,0 +1,168 @@
+//! Lanes that all executors of a group share: what the store knows of them, and the marks that are taken back.
+
+use std::collections::HashSet;
+
+use cueline_model::Timestamp;
+use cueline_store::adapter::convert::to_u64;
+use cueline_store::adapter::lanes::{LaneFacts, LaneGroup, LanePosition};
+use cueline_store::{DispatchRequest, ErrorKind, NodeId};
+use sqlx::Row as _;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::PgStore;
+use crate::columns::{column, to_i32};
+use crate::dispatch::attempt_columns;
+use crate::error::Result;
+use crate::follow_ups;
+
+/// The facts of each lane. One look at the live runs of its job, whatever number of requests the lane has.
+///
+/// `$6` are the runs of the batch, sorted. `$8` is a test's clock.
+pub(crate) const FACTS: &str = "
+    SELECT g.position, f.* FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::bigint[], $5::bigint[], $9::bigint[])
+            WITH ORDINALITY g (job_id, shard_index, executor, until, at, run, position)
+        CROSS JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE o.state > 0) AS live,
+                min(o.id) FILTER (WHERE o.state > 0) AS first_live,
+                min(o.id) FILTER (WHERE o.state > 0 AND o.elsewhere) AS first_elsewhere,
+                coalesce(bool_or(o.elsewhere) FILTER (WHERE o.state > 1), false) AS published_elsewhere,
+                coalesce(bool_or(o.moved) FILTER (WHERE o.state > 0), false) AS moved,
+                min(o.executor COLLATE \"C\") FILTER (WHERE o.state > 0 AND o.elsewhere) AS low,
+                max(o.executor COLLATE \"C\") FILTER (WHERE o.state > 0 AND o.elsewhere) AS high,
+                min(o.place) FILTER (WHERE o.state = 1 AND o.elsewhere) AS dispatching_elsewhere,
+                min(o.place) FILTER (WHERE o.state = 1 AND NOT o.elsewhere AND o.claimed_by IS DISTINCT FROM $7) AS other_node,
+                min(o.place) FILTER (WHERE o.waits) AS waiting,
+                count(*) FILTER (WHERE o.waits AND o.place < ARRAY[g.at, g.run]) AS ahead
+            FROM (
+                SELECT l.id, l.state, l.executor, l.claimed_by, l.published_group IS NOT NULL AS moved,
+                    l.executor <> g.executor OR l.published_group IS NOT NULL AS elsewhere,
+                    ARRAY[CASE WHEN l.retries + l.reruns = 0 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
+                    l.state = 0 AND l.due_at <= greatest(g.until, coalesce($8, (extract(epoch FROM now()) * 1000)::bigint))
+                        AND NOT l.cancel_requested
+                        AND ($6::bigint[])[width_bucket(l.id, $6::bigint[])] IS DISTINCT FROM l.id AS waits
+                FROM run_live l WHERE l.job_id = g.job_id AND l.shard_index = g.shard_index
+            ) o
+        ) f
+    ORDER BY g.position";
+
+/// The jobs of attempts whose marks are taken back, which are locked before the runs.
+pub(crate) const JOBS: &str = "
+    SELECT DISTINCT l.job_id FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.id = e.id
+    WHERE l.claimed_by = $2 AND l.state = 1";
+
+/// Certainly not published.
+const SET_UNPUBLISHED: &str = "
+    UPDATE run_live l SET maybe_published = false FROM unnest($1::bigint[], $2::integer[]) e (id, attempt)
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND l.maybe_published";
+
+/// The claim stays, unless the job has changed since the request. Then any node claims the run with the new definition.
+pub(crate) const TAKE_BACK: &str = "
+    UPDATE run_live l SET state = 0, claimed_by = CASE WHEN d.version = e.version THEN l.claimed_by END
+    FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) e (id, attempt, version), job_due d
+    WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $4 AND l.state = 1 AND d.job_id = l.job_id
+    RETURNING l.id, l.claimed_by IS NOT NULL";
+
+const MAX_TRIES: usize = 5;
+
+/// Reads the facts of each group.
+pub(crate) async fn read_facts(
+    conn: &mut PgConnection,
+    node: NodeId,
+    groups: &[LaneGroup<'_>],
+    runs: &[i64],
+    clock: Option<Timestamp>,
+) -> Result<Vec<LaneFacts>> {
+    let rows = sqlx::query(FACTS)
+        .bind(column(groups, |g| g.lane.job.0))
+        .bind(column(groups, |g| to_i32(g.lane.shard)))
+        .bind(column(groups, |g| g.executor.as_str()))
+        .bind(column(groups, |g| g.until.as_millis()))
+        .bind(column(groups, |g| g.first.0))
+        .bind(runs)
+        .bind(node.0)
+        .bind(clock.map(Timestamp::as_millis))
+        .bind(column(groups, |g| g.first.1))
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(facts).collect()
+}
+
+fn facts(row: &PgRow) -> Result<LaneFacts> {
+    let position = |column: &str| -> Result<Option<LanePosition>> {
+        let place: Option<Vec<i64>> = row.try_get(column)?;
+        Ok(place.and_then(|place| Some((*place.first()?, *place.get(1)?))))
+    };
+    let (low, high): (Option<String>, Option<String>) = (row.try_get("low")?, row.try_get("high")?);
+    Ok(LaneFacts {
+        live: to_u64(row.try_get::<i64, _>("live")?),
+        first_live: row.try_get("first_live")?,
+        first_elsewhere: row.try_get("first_elsewhere")?,
+        is_published_elsewhere: row.try_get("published_elsewhere")?,
+        is_moved: row.try_get("moved")?,
+        executors: low.zip(high),
+        dispatching_elsewhere: position("dispatching_elsewhere")?,
+        other_node: position("other_node")?,
+        waiting: position("waiting")?,
+        ahead: to_u64(row.try_get::<i64, _>("ahead")?),
+    })
+}
+
+impl PgStore {
+    /// Returns marked attempts that were certainly not published to `scheduled`. Ends those that were cancelled, or whose
+    /// job was stopped, while they were marked. Returns the runs that the node still claims.
+    pub(crate) async fn take_back(
+        &self,
+        node: NodeId,
+        requests: &[&DispatchRequest],
+    ) -> Result<HashSet<i64>> {
+        if requests.is_empty() {
+            return Ok(HashSet::new());
+        }
+        // Retried here, because the caller counts them as waiting.
+        for _ in 1..MAX_TRIES {
+            match self.try_take_back(node, requests).await {
+                Err(error) if error.kind() == ErrorKind::Transient => {}
+                done => return done,
+            }
+        }
+        self.try_take_back(node, requests).await
+    }
+
+    async fn try_take_back(
+        &self,
+        node: NodeId,
+        requests: &[&DispatchRequest],
+    ) -> Result<HashSet<i64>> {
+        let attempts: Vec<_> = requests.iter().map(|r| r.attempt).collect();
+        let (ids, numbers) = attempt_columns(&attempts);
+        let mut versions: Vec<(i64, i64)> = requests
+            .iter()
+            .map(|r| (r.attempt.run.0, r.job_version))
+            .collect();
+        versions.sort_unstable();
+        let mut tx = self.db.write().await?;
+        let jobs: Vec<i64> = sqlx::query_scalar(JOBS)
+            .bind(&ids)
+            .bind(node.0)
+            .fetch_all(&mut *tx)
+            .await?;
+        follow_ups::lock_jobs(&mut tx, jobs).await?;
+        sqlx::query(SET_UNPUBLISHED)
+            .bind(&ids)
+            .bind(&numbers)
+            .bind(node.0)
+            .execute(&mut *tx)
+            .await?;
+        self.end_released(&mut tx, node, &ids, &numbers).await?;
+        let kept: Vec<(i64, bool)> = sqlx::query_as(TAKE_BACK)
+            .bind(&ids)
+            .bind(&numbers)
+            .bind(versions.iter().map(|v| v.1).collect::<Vec<_>>())
+            .bind(node.0)
+            .fetch_all(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        let claimed = kept.into_iter().filter(|(_, claimed)| *claimed);
+        Ok(claimed.map(|(id, _)| id).collect())
+    }
+}
