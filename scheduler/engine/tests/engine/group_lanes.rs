@@ -258,3 +258,43 @@ async fn a_failover_keeps_the_order_of_the_lane() {
     assert_eq!(sent.iter().map(|(_, t)| t.run).collect::<Vec<_>>(), runs);
     assert!(sent.iter().all(|(name, _)| *name == sent[0].0));
 }
+
+/// Thousands of runs wait for the lane of one job. Another job's triggers are published at once.
+#[tokio::test]
+async fn a_long_backlog_of_one_job_holds_up_no_other() {
+    let misfire = json!({ "policy": "catch_up", "grace": "1s", "catch_up_limit": 10_000 });
+    let rest = json!({ "schedule": { "every": "1s" }, "misfire": misfire, "backlog": 100_000 });
+    let (fixture, mut engine, executors) = given(rest).await;
+    fixture.set(1_000);
+    assert_eq!(tick(&mut engine).await, 1);
+    let running = take(&executors).await.remove(0);
+    fixture.set(9_000_000);
+    heartbeats(&executors).await;
+    executors[running.0].drain().await;
+    assert_eq!(tick(&mut engine).await, 0);
+    let waiting = engine.admin().counts().held_claims.waiting;
+    assert!(waiting > 8_900, "{waiting} wait");
+    fixture
+        .apply("other", json!({ "schedule": { "every": "1s" } }))
+        .await;
+    for second in 9_001..9_006 {
+        fixture.set(second * 1_000);
+        heartbeats(&executors).await;
+        executors[running.0].drain().await;
+        assert_eq!(tick(&mut engine).await, 1, "the other job's");
+        let (at, trigger) = take(&executors).await.remove(0);
+        assert_eq!(trigger.job.name.as_str(), "other");
+        executors[at]
+            .ended(&trigger, OutcomeKind::Succeeded, fixture.now())
+            .await;
+    }
+    executors[running.0]
+        .ended(&running.1, OutcomeKind::Succeeded, fixture.now())
+        .await;
+    assert!(
+        tick(&mut engine).await > 8_900,
+        "all follow to one executor"
+    );
+    let sent = executors[running.0].take().await;
+    assert!(sent.is_empty());
+}

@@ -35,7 +35,7 @@ impl Planner for EachFireTime {
 fn spec(number: usize) -> JobSpec {
     serde_json::from_value(serde_json::json!({
         "name": format!("job-{number}"), "group": "default", "schedule": { "every": "1s" },
-        "handler": { "native": "noop" }, "retry": { "max": 1 },
+        "handler": { "native": "noop" }, "retry": { "max": 1, "first": "1h" },
     }))
     .expect("a definition")
 }

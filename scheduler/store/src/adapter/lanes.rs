@@ -176,7 +176,7 @@ pub fn before_mark(
                     }
                     decided.waits.push(LaneWait {
                         attempt: request.attempt,
-                        holder: holder(group, facts),
+                        holder: holder(group, facts, reason),
                         reason,
                         ahead: behind,
                         undecided,
@@ -205,11 +205,14 @@ fn wait(reason: LaneWaitReason) -> Decision {
     }
 }
 
-fn holder(group: &LaneGroup<'_>, facts: &LaneFacts) -> Option<ExecutorName> {
-    match group.slots {
-        None => facts.holder(),
-        Some(_) => None,
-    }
+fn holder(
+    group: &LaneGroup<'_>,
+    facts: &LaneFacts,
+    reason: LaneWaitReason,
+) -> Option<ExecutorName> {
+    let is_busy = matches!(reason, LaneWaitReason::Busy(_));
+    let follows = is_busy && group.slots.is_none();
+    follows.then(|| facts.holder()).flatten()
 }
 
 fn not_marked(
@@ -291,7 +294,7 @@ pub fn after_mark(
         };
         lost.extend(members.into_iter().skip(kept).map(|request| LaneWait {
             attempt: request.attempt,
-            holder: holder(group, facts),
+            holder: holder(group, facts, reason),
             reason,
             ahead: facts.ahead,
             undecided: false,
