@@ -1,6 +1,6 @@
 //! Turns lists into columns. Statements take each column of a list as an array.
 
-use cueline_model::{JobId, RunState};
+use cueline_model::{AttemptId, JobId, RunState};
 
 /// One column of a list.
 pub(crate) fn column<'a, R, T>(rows: &'a [R], value: impl FnMut(&'a R) -> T) -> Vec<T> {
@@ -28,4 +28,14 @@ pub(crate) fn id_range(ids: impl IntoIterator<Item = i64>) -> (i64, i64) {
         .fold((i64::MAX, i64::MIN), |(low, high), id| {
             (low.min(id), high.max(id))
         })
+}
+
+/// Attempts as two columns, sorted by run id.
+pub(crate) fn attempt_columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
+    let mut sorted = attempts.to_vec();
+    sorted.sort_unstable();
+    sorted
+        .iter()
+        .map(|id| (id.run.0, to_i32(id.attempt)))
+        .unzip()
 }

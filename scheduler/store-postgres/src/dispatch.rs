@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::convert::{to_u32, without_nul};
 use cueline_store::adapter::lanes::{
-    LaneFacts, LaneGroup, after_mark, before_mark, lane_groups, may_be_marked,
+    LaneGroup, after_mark, before_mark, lane_groups, may_be_marked,
 };
 use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
 use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, ErrorKind, LaneWait, NodeId};
 use sqlx::postgres::PgConnection;
 
-use crate::columns::{column, id_range, to_i32};
+use crate::columns::{attempt_columns, column, id_range, to_i32};
 use crate::database::WriteTx;
 use crate::end_runs::end_runs;
 use crate::error::Result;
-use crate::{PgStore, follow_ups, lanes, nodes};
+use crate::{PgStore, follow_ups, nodes};
 
 /// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
 /// `run_live` is empty if it is new, or was empty at its last analysis. With a join it would then search the whole list
@@ -156,18 +156,6 @@ impl PgStore {
         Ok(begun)
     }
 
-    async fn lane_facts(
-        &self,
-        node: NodeId,
-        requests: &[DispatchRequest],
-        groups: &[LaneGroup<'_>],
-    ) -> Result<Vec<LaneFacts>> {
-        let mut runs: Vec<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
-        runs.sort_unstable();
-        let mut conn = self.db.generic_plan().await?;
-        lanes::read_facts(&mut conn, node, groups, &runs, self.db.test_clock()).await
-    }
-
     /// Marks the requests, and takes back the marks that the second look refuses.
     async fn mark_in_lanes(
         &self,
@@ -203,25 +191,6 @@ impl PgStore {
         self.take_back_of(node, &lost, &mut waits).await?;
         let accepted = self.accepted(node, requests, false).await?;
         Ok(BegunDispatch { accepted, waits })
-    }
-
-    /// Takes marks back, and removes those from `waits` whose runs have ended or are not claimed any more.
-    async fn take_back_of(
-        &self,
-        node: NodeId,
-        requests: &[&DispatchRequest],
-        waits: &mut Vec<LaneWait>,
-    ) -> Result<()> {
-        if requests.is_empty() {
-            return Ok(());
-        }
-        let claimed = self.take_back(node, requests).await?;
-        let taken: HashSet<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
-        waits.retain(|wait| {
-            let run = wait.attempt.run.0;
-            !taken.contains(&run) || claimed.contains(&run)
-        });
-        Ok(())
     }
 
     async fn begin_without_lanes(
@@ -500,14 +469,4 @@ fn pick(
     indexes: impl Iterator<Item = usize>,
 ) -> Vec<&DispatchRequest> {
     indexes.filter_map(|index| requests.get(index)).collect()
-}
-
-/// Attempts as two columns, sorted by run id.
-pub(crate) fn attempt_columns(attempts: &[AttemptId]) -> (Vec<i64>, Vec<i32>) {
-    let mut sorted = attempts.to_vec();
-    sorted.sort_unstable();
-    sorted
-        .iter()
-        .map(|id| (id.run.0, to_i32(id.attempt)))
-        .unzip()
 }

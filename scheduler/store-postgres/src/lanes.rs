@@ -5,13 +5,12 @@ use std::collections::HashSet;
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_u64;
 use cueline_store::adapter::lanes::{LaneFacts, LaneGroup, LanePosition};
-use cueline_store::{DispatchRequest, ErrorKind, NodeId};
+use cueline_store::{DispatchRequest, ErrorKind, LaneWait, NodeId};
 use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::PgStore;
-use crate::columns::{column, to_i32};
-use crate::dispatch::attempt_columns;
+use crate::columns::{attempt_columns, column, to_i32};
 use crate::error::Result;
 use crate::follow_ups;
 
@@ -65,7 +64,7 @@ pub(crate) const TAKE_BACK: &str = "
 const MAX_TRIES: usize = 5;
 
 /// Reads the facts of each group.
-pub(crate) async fn read_facts(
+async fn read_facts(
     conn: &mut PgConnection,
     node: NodeId,
     groups: &[LaneGroup<'_>],
@@ -108,13 +107,41 @@ fn facts(row: &PgRow) -> Result<LaneFacts> {
 }
 
 impl PgStore {
-    /// Returns marked attempts that were certainly not published to `scheduled`. Ends those that were cancelled, or whose
-    /// job was stopped, while they were marked. Returns the runs that the node still claims.
-    pub(crate) async fn take_back(
+    /// What is visible now.
+    pub(crate) async fn lane_facts(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+        groups: &[LaneGroup<'_>],
+    ) -> Result<Vec<LaneFacts>> {
+        let mut runs: Vec<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
+        runs.sort_unstable();
+        let mut conn = self.db.generic_plan().await?;
+        read_facts(&mut conn, node, groups, &runs, self.db.test_clock()).await
+    }
+
+    /// Takes marks back, and removes those from `waits` whose runs have ended or are not claimed any more.
+    pub(crate) async fn take_back_of(
         &self,
         node: NodeId,
         requests: &[&DispatchRequest],
-    ) -> Result<HashSet<i64>> {
+        waits: &mut Vec<LaneWait>,
+    ) -> Result<()> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let claimed = self.take_back(node, requests).await?;
+        let taken: HashSet<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
+        waits.retain(|wait| {
+            let run = wait.attempt.run.0;
+            !taken.contains(&run) || claimed.contains(&run)
+        });
+        Ok(())
+    }
+
+    /// Returns marked attempts that were certainly not published to `scheduled`. Ends those that were cancelled, or whose
+    /// job was stopped, while they were marked. Returns the runs that the node still claims.
+    async fn take_back(&self, node: NodeId, requests: &[&DispatchRequest]) -> Result<HashSet<i64>> {
         if requests.is_empty() {
             return Ok(HashSet::new());
         }

@@ -8,8 +8,8 @@ use cueline_model::{
     OutcomeKind, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, NodeId, Plan,
-    PlannedRun, Planner, Store, TriggerRequest,
+    AttemptReport, ClaimedRun, ClockOverride, DispatchRequest, FireDueRequest, LanePlace, NodeId,
+    Plan, PlannedRun, Planner, Store, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 
@@ -35,7 +35,7 @@ impl Planner for EachFireTime {
 fn spec(number: usize) -> JobSpec {
     serde_json::from_value(serde_json::json!({
         "name": format!("job-{number}"), "group": "default", "schedule": { "every": "1s" },
-        "handler": { "native": "noop" }, "retry": { "max": 1, "first": "1h" },
+        "handler": { "native": "noop" }, "retry": { "max": 1 },
     }))
     .expect("a definition")
 }
@@ -135,7 +135,11 @@ impl Fixture {
             attempt: run.attempt_id(),
             job_version: run.job.version,
             executor: executor.name.clone(),
-            lane: run.lane(),
+            // Runs of earlier batches still wait. This one comes before them.
+            lane: run.lane().map(|place| LanePlace {
+                at: Timestamp::default(),
+                ..place
+            }),
         };
         let marks: Vec<DispatchRequest> = runs.iter().map(mark).collect();
         let taken = self
@@ -207,8 +211,8 @@ async fn statements_do_not_grow_with_the_batch() {
         let small = fixture.fewest(5, kind).await;
         let large = fixture.fewest(400, kind).await;
         assert_eq!(small, large, "{kind:?}");
-        // Begin and commit are two of them.
-        let most = [9, 3, 3, 8, 6];
+        // Begin and commit are two of them. A dispatch looks at its lanes before and after the mark.
+        let most = [9, 4, 3, 8, 6];
         assert!(
             small
                 .iter()
