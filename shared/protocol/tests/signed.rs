@@ -41,7 +41,7 @@ fn trigger() -> Trigger {
             ..ShellSpec::default()
         }),
         block: Block::Serial,
-        scope: Scope::default(),
+        scope: Scope::Executor,
         backlog: 1_000,
         timeout: Some(DurationMs::secs(60)),
         kill_grace: DurationMs::secs(5),
