@@ -171,7 +171,7 @@ impl PgStore {
             Vec::new()
         } else {
             let facts = self.lane_facts(node, requests, groups).await?;
-            after_mark(requests, groups, &facts, &marked)
+            after_mark(requests, groups, &facts, |run| marked.contains(&run.0))
         };
         if !changed.is_empty() {
             self.release_changed(node, &changed).await?;

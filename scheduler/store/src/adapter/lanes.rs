@@ -18,7 +18,7 @@
 //! published again and the younger one waits. That case needs two nodes that marked at the same moment and both ended
 //! before their next statement.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use cueline_model::{ExecutorName, RunId, Timestamp};
 
@@ -262,13 +262,13 @@ fn marked_before(request: &DispatchRequest, group: &LaneGroup<'_>, facts: &LaneF
     Decision::Proceed
 }
 
-/// The marks that are taken back, after they became visible. `marked` are the runs that this call has marked. `facts` has
+/// The marks that are taken back, after they became visible. `is_marked` tells whether this call has marked a run. `facts` has
 /// what is visible since then, for each group in their order.
 pub fn after_mark(
     requests: &[DispatchRequest],
     groups: &[LaneGroup<'_>],
     facts: &[LaneFacts],
-    marked: &HashSet<i64>,
+    is_marked: impl Fn(RunId) -> bool,
 ) -> Vec<LaneWait> {
     let mut lost = Vec::new();
     for (group, facts) in groups.iter().zip(facts) {
@@ -277,7 +277,7 @@ pub fn after_mark(
             .iter()
             .filter_map(|index| requests.get(*index));
         let members: Vec<&DispatchRequest> = of_group
-            .filter(|request| marked.contains(&request.attempt.run.0))
+            .filter(|request| is_marked(request.attempt.run))
             .collect();
         let (kept, reason) = if let Some(slots) = group.slots {
             let others = facts.live.saturating_sub(members.len() as u64);

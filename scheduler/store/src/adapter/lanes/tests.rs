@@ -204,7 +204,9 @@ impl Model {
             }
             Some(Step::LookAgain(requests, marked)) => {
                 let facts = self.all_facts(node, &requests);
-                let lost = after_mark(&requests, &lane_groups(&requests), &facts, &marked);
+                let lost = after_mark(&requests, &lane_groups(&requests), &facts, |run| {
+                    marked.contains(&run.0)
+                });
                 let lost = lost.into_iter().map(|wait| wait.attempt.run.0).collect();
                 self.steps[node] = Some(Step::TakeBack(requests, marked, lost));
             }
