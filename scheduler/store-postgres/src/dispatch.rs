@@ -10,7 +10,7 @@ use cueline_store::adapter::lanes::{
     LaneGroup, after_mark, before_mark, lane_groups, may_be_marked,
 };
 use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
-use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, ErrorKind, LaneWait, NodeId};
+use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, ErrorKind, NodeId};
 use sqlx::postgres::PgConnection;
 
 use crate::columns::{attempt_columns, column, id_range, to_i32};
@@ -171,7 +171,9 @@ impl PgStore {
             Vec::new()
         } else {
             let facts = self.lane_facts(node, requests, groups).await?;
-            after_mark(requests, groups, &facts, |run| marked.contains(&run.0))
+            after_mark(requests, groups, &facts, |run: RunId| {
+                marked.contains(&run.0)
+            })
         };
         if !changed.is_empty() {
             self.release_changed(node, &changed).await?;
