@@ -28,7 +28,7 @@ use crate::query;
     params(
         ("name" = openapi::Name, Path, description = "The name of the job."),
         ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the version that is replaced, or `*` for any."),
-        ("If-None-Match" = Option<openapi::EntityTags>, Header, description = "`*`: the job must not exist."),
+        ("If-None-Match" = Option<openapi::AnyEntityTag>, Header, description = "`*`: the job must not exist."),
     ),
     request_body = openapi::JobReplacement,
     responses(

@@ -143,6 +143,16 @@ impl Params {
         name: &str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
+        self.many_fitting(name, |_| false, parse)
+    }
+
+    /// As [`many`](Self::many). A value that `is_well_formed` and cannot be read does not fit.
+    pub(crate) fn many_fitting<T>(
+        &mut self,
+        name: &str,
+        is_well_formed: impl Fn(&str) -> bool,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
         let mut found = Vec::new();
         for (index, (_, text)) in self.pairs.iter().filter(|(n, _)| n == name).enumerate() {
             if index == MAX_VALUES {
@@ -152,6 +162,9 @@ impl Params {
             }
             match parse(text) {
                 Ok(value) => found.push(value),
+                Err(message) if is_well_formed(text) => {
+                    self.errors.push_unfit(FieldProblem::new(name, message));
+                }
                 Err(message) => self.errors.push(FieldProblem::new(name, message)),
             }
         }

@@ -34,26 +34,35 @@ impl<'a> Filters<'a> {
     /// `group`: names of groups, qualified in a list of all namespaces.
     pub(crate) fn groups(&mut self) -> Vec<GroupName> {
         let (namespace, listed) = (self.namespace, self.listed.as_ref());
-        self.params.many("group", |text| match listed {
-            Some(_) => namespace.group(text),
-            None => text.parse().map_err(|error| described(&error)),
-        })
+        // A name of another namespace is well formed.
+        let is_name = |text: &str| text.parse::<GroupName>().is_ok();
+        self.params
+            .many_fitting("group", is_name, |text| match listed {
+                Some(_) => namespace.group(text),
+                None => text.parse().map_err(|error| described(&error)),
+            })
     }
 
     /// `job`: names of jobs, qualified in a list of all namespaces.
     pub(crate) fn jobs(&mut self) -> Vec<JobName> {
         let (namespace, listed) = (self.namespace, self.listed.as_ref());
-        self.params.many("job", |text| match listed {
-            Some(_) => namespace.job(text),
-            None => text.parse().map_err(|error| described(&error)),
-        })
+        let is_name = |text: &str| text.parse::<JobName>().is_ok();
+        self.params
+            .many_fitting("job", is_name, |text| match listed {
+                Some(_) => namespace.job(text),
+                None => text.parse().map_err(|error| described(&error)),
+            })
     }
 
     /// `name`: names of jobs, or their beginnings with `*`. In a list of one namespace they are local.
     pub(crate) fn names(&mut self) -> Vec<NameFilter> {
         let (namespace, listed) = (self.namespace, self.listed.as_ref());
-        self.params
-            .many("name", |text| match (text.strip_suffix('*'), listed) {
+        let is_name = |text: &str| match text.strip_suffix('*') {
+            Some(start) => beginning(start).is_ok(),
+            None => text.parse::<JobName>().is_ok(),
+        };
+        self.params.many_fitting("name", is_name, |text| {
+            match (text.strip_suffix('*'), listed) {
                 (None, Some(_)) => Ok(NameFilter::Exact(namespace.job(text)?.to_string())),
                 (None, None) => {
                     let name: JobName = text.parse().map_err(|error| described(&error))?;
@@ -67,7 +76,8 @@ impl<'a> Filters<'a> {
                     Ok(NameFilter::Prefix(start))
                 }
                 (Some(start), _) => Ok(NameFilter::Prefix(beginning(start)?.to_owned())),
-            })
+            }
+        })
     }
 }
 

@@ -37,7 +37,7 @@ described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
     LoginName Grant ProviderValue ProviderParameters LastEvent LastLine EventKinds
-    EntityTags IdempotencyKeyHeader
+    EntityTags AnyEntityTag IdempotencyKeyHeader
 }
 // Parameters of lists.
 described! {
