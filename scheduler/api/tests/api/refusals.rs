@@ -108,7 +108,7 @@ async fn wrong_paths_methods_and_parameters_are_named() {
         (
             "/executors?colour=red",
             400,
-            &["colour", "takes name, group, state, all_namespaces"],
+            &["colour", "takes name, group, label, state, all_namespaces"],
         ),
         ("/stats?x", 400, &["takes none"]),
     ] {
