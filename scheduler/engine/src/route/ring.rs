@@ -61,14 +61,12 @@ mod tests {
         assert_eq!(hash("1"), 0x3842_cac4);
     }
 
-    /// Computed with Python's hashlib:
-    ///
-    /// ```python
-    /// def h(text): return int.from_bytes(hashlib.md5(text.encode()).digest()[:4], "little")
-    /// ring = {h(f"SHARD-{a}-NODE-{i}"): a for a in addresses for i in range(100)}
-    /// at_or_after = [key for key in sorted(ring) if key >= h(str(job))]
-    /// found = ring[at_or_after[0] if at_or_after else min(ring)]
-    /// ```
+    // Computed with Python's hashlib:
+    //
+    //     def h(text): return int.from_bytes(hashlib.md5(text.encode()).digest()[:4], "little")
+    //     ring = {h(f"SHARD-{a}-NODE-{i}"): a for a in addresses for i in range(100)}
+    //     at_or_after = [key for key in sorted(ring) if key >= h(str(job))]
+    //     found = ring[at_or_after[0] if at_or_after else min(ring)]
     #[test]
     fn jobs_are_where_xxl_job_has_them() {
         let addresses = [
