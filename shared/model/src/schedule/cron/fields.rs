@@ -1,6 +1,6 @@
 //! The grammar of the two dialects: the fields of an expression, and their allowed combinations.
 
-use super::field::{Field, items, month_day_item, week_day_item};
+use super::field::{Field, items, month_day_item, quoted, week_day_item};
 use super::pattern::{Days, Pattern};
 use crate::nearest::nearest;
 use crate::schedule::Dialect;
@@ -178,8 +178,16 @@ fn quartz(
     })
 }
 
-/// Quartz needs one of the two day fields, and `?` or `*` in the other.
+/// Quartz needs one of the two day fields, and `?` or `*` in the other. `?` is never part of a list.
 fn check_day_fields(month_day: &str, week_day: &str) -> Result<(), String> {
+    for (name, text) in [("day-of-month", month_day), ("day-of-week", week_day)] {
+        if text.contains('?') && text != "?" {
+            return Err(format!(
+                "{name} {} is not understood; '?' stands alone",
+                quoted(text)
+            ));
+        }
+    }
     match (month_day, week_day) {
         ("?", "?") => Err(
             "'?' is given for day-of-month and for day-of-week; one of them must say a day"

@@ -161,6 +161,11 @@ impl CronSchedule {
         self.dialect
     }
 
+    /// Whether the expression names years, so that it comes to an end.
+    pub fn names_years(&self) -> bool {
+        self.compiled.pattern.years.is_some()
+    }
+
     /// The configured rule, if any.
     pub fn dst(&self) -> Option<DstRule> {
         self.dst

@@ -261,6 +261,14 @@ const WRONG: &[(&str, &str)] = &[
         "0 0 ? * * *",
         "hour \"?\" is not understood; 0–23 is expected ('?' is for day-of-month and day-of-week only)",
     ),
+    (
+        "0 0 0 ?,1 * ?",
+        "day-of-month \"?,1\" is not understood; '?' stands alone",
+    ),
+    (
+        "0 0 0 ? * MON,?",
+        "day-of-week \"MON,?\" is not understood; '?' stands alone",
+    ),
     ("0 0 0 1 1 ? 1969", "year 1969 is out of range 1970–2099"),
     (
         "0 0 0 1 1 ? 2030-2020",
