@@ -3,19 +3,21 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use cueline_model::crontab::{Import, ImportOptions, import};
+use cueline_model::crontab::{Import, ImportOptions, MixedColumns, UserColumn, import};
 use cueline_model::handler::ShellSpec;
 use cueline_model::{HandlerSpec, JobSpec, Schedule, TextOrSecret, decode};
 
-/// Each file with its number of entries and the number of entries that run as a named user.
-const FILES: [(&str, usize, usize); 12] = [
+/// Some lines of this file name a user.
+const MIXED: &str = "CollectorsQuest__collectorsquest.com";
+
+/// Each other file with its number of entries and the number of entries that run as a named user.
+const FILES: [(&str, usize, usize); 11] = [
     ("18F__fbopen", 4, 0),
     ("MushroomObserver__mushroom-observer", 8, 0),
     ("MyaThandarKyaw__djangoproject.com", 2, 2),
     ("DragonFlyBSD__DragonFlyBSD", 6, 6),
     ("Debian__debsources", 1, 1),
     ("ETHZ-TEC__FlockLab2-Server", 6, 0),
-    ("CollectorsQuest__collectorsquest.com", 9, 8),
     ("BspbOrg__smartbirds-server", 9, 0),
     ("MullinsLab__viroverse", 9, 0),
     ("Infinidat__infinimetrics-container", 11, 11),
@@ -24,12 +26,20 @@ const FILES: [(&str, usize, usize); 12] = [
 ];
 
 fn read(file: &str) -> Import {
+    read_as(file, UserColumn::Auto).unwrap()
+}
+
+fn read_as(file: &str, user_column: UserColumn) -> Result<Import, MixedColumns> {
     let file = format!("{file}.crontab");
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/data/crontabs")
         .join(&file);
     let text = std::fs::read_to_string(path).unwrap();
-    import(&text, &ImportOptions::new(file).unwrap())
+    let options = ImportOptions {
+        user_column,
+        ..ImportOptions::new(file).unwrap()
+    };
+    import(&text, &options)
 }
 
 fn jobs(file: &str) -> Vec<JobSpec> {
@@ -63,12 +73,25 @@ fn every_entry_of_every_file_becomes_a_job() {
             assert_eq!(decode::job(&written), Ok(job));
         }
     }
-    assert_eq!(names.len(), 74);
+    assert_eq!(names.len(), 65);
 }
 
 #[test]
-fn the_mixed_file_runs_each_line_as_the_right_user() {
-    let jobs = jobs("CollectorsQuest__collectorsquest.com");
+fn the_mixed_file_needs_to_be_told() {
+    let error = read_as(MIXED, UserColumn::Auto).unwrap_err();
+    assert_eq!((error.with, error.without), (13, 10));
+    let entries = read_as(MIXED, UserColumn::Yes).unwrap().entries;
+    // The first line has a command where the user should be.
+    let error = entries[0].job.clone().unwrap_err();
+    assert!(
+        error.starts_with("\"cd\" stands in the user column"),
+        "{error}"
+    );
+    let jobs: Vec<JobSpec> = entries
+        .into_iter()
+        .skip(1)
+        .map(|e| e.job.unwrap())
+        .collect();
     let users: Vec<Option<&str>> = jobs
         .iter()
         .map(|job| shell(job).process.run_as.as_deref())
@@ -76,16 +99,10 @@ fn the_mixed_file_runs_each_line_as_the_right_user() {
     let (apache, root) = (Some("apache"), Some("root"));
     assert_eq!(
         users,
-        [
-            None, apache, apache, apache, apache, apache, apache, root, root
-        ]
+        [apache, apache, apache, apache, apache, apache, root, root]
     );
     assert_eq!(
         shell(&jobs[0]).script,
-        "cd ./web/blog && php wp-cron.php > /dev/null 2>&1"
-    );
-    assert_eq!(
-        shell(&jobs[1]).script,
         "cronic ./symfony log:rotate backend prod"
     );
     assert_eq!(shell(&jobs[0]).shell.as_deref(), Some("/bin/bash"));

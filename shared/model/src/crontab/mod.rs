@@ -48,8 +48,8 @@ pub enum UserColumn {
     Yes,
     /// No line has one.
     No,
-    /// Decided per line: another word must follow, and the word must be a well-known account. If a header comment names
-    /// a user column, the word only has to look like an account.
+    /// Detected: the word after the times is a well-known account, and another word follows. If a header comment names a
+    /// user column, the word only has to look like an account. A file whose lines differ is refused.
     #[default]
     Auto,
 }
@@ -106,36 +106,64 @@ pub struct Import {
     pub warnings: Vec<Warning>,
 }
 
+/// Why a crontab is refused as a whole: some of its lines seem to name a user, and others do not. cron reads all lines of
+/// a file in one way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "line {with} seems to name a user before the command, and line {without} does not; \
+     give --user-column yes (as in /etc/crontab and /etc/cron.d) or --user-column no (as in a user's own crontab)"
+)]
+pub struct MixedColumns {
+    /// The first line that seems to name a user.
+    pub with: u32,
+    /// The first line that does not.
+    pub without: u32,
+}
+
 /// Imports a crontab.
+///
+/// # Errors
+///
+/// [`MixedColumns`] if the user column is to be detected, and the lines differ.
 ///
 /// ```
 /// use cueline_model::crontab::{ImportOptions, import};
 ///
-/// let import = import("0 4 * * * backup --all\n", &ImportOptions::new("nightly.crontab")?);
+/// let options = ImportOptions::new("nightly.crontab")?;
+/// let import = import("0 4 * * * backup --all\n", &options).expect("one kind of lines");
 /// let job = import.entries[0].job.as_ref().unwrap();
 /// assert_eq!(job.name.as_str(), "nightly.backup");
 /// # Ok::<(), cueline_model::name::NameError>(())
 /// ```
-pub fn import(text: &str, options: &ImportOptions) -> Import {
+pub fn import(text: &str, options: &ImportOptions) -> Result<Import, MixedColumns> {
     let mut reading = Reading {
         options,
         env: BTreeMap::new(),
         header: Header::None,
         names: Names::new(&options.source),
         import: Import::default(),
+        with_user: None,
+        without_user: None,
     };
     for (number, text) in (1..).zip(text.lines()) {
         match line::read(text) {
             Line::Blank => {}
             Line::Comment(comment) => reading.header = reading.header.or_read(comment),
             Line::Variable { name, value } => reading.variable(number, name, value),
+            Line::BadVariable(reason) => reading.import.entries.push(Entry {
+                line: number,
+                job: Err(reason),
+            }),
             Line::Entry(text) => {
                 let job = reading.entry(number, text);
                 reading.import.entries.push(Entry { line: number, job });
             }
         }
     }
-    reading.import
+    match (options.user_column, reading.with_user, reading.without_user) {
+        (UserColumn::Auto, Some(with), Some(without)) => Err(MixedColumns { with, without }),
+        _ => Ok(reading.import),
+    }
 }
 
 struct Reading<'a> {
@@ -144,6 +172,9 @@ struct Reading<'a> {
     header: Header,
     names: Names,
     import: Import,
+    /// The first line that names a user, and the first one that does not.
+    with_user: Option<u32>,
+    without_user: Option<u32>,
 }
 
 impl Reading<'_> {
@@ -168,8 +199,20 @@ impl Reading<'_> {
     fn entry(&mut self, line: u32, text: &str) -> Result<JobSpec, String> {
         let (time, rest) = line::split_time(text)?;
         let (user, command) = line::split_user(rest, self.options.user_column, self.header)?;
+        let first = match user {
+            Some(_) => &mut self.with_user,
+            None => &mut self.without_user,
+        };
+        first.get_or_insert(line);
+        let (quiet, command) = line::split_option(command)?;
         let command = accepted_command(command)?;
-        let schedule = self.schedule(&time)?;
+        let schedule = self.schedule(&time, line)?;
+        if quiet {
+            self.warn(
+                line,
+                "the option -n is left out: it limits mail to failures, and no mail is sent",
+            );
+        }
         let jitter = self.random_delay(line);
         if command.input.is_some() {
             self.warn(
@@ -241,14 +284,29 @@ impl Reading<'_> {
         }
     }
 
-    fn schedule(&self, time: &str) -> Result<Schedule, String> {
+    fn schedule(&mut self, time: &str, line: u32) -> Result<Schedule, String> {
         if time.eq_ignore_ascii_case("@reboot") {
             return Ok(Schedule::Startup);
         }
+        if !time.starts_with('@') && time.contains('~') {
+            return Err(format!(
+                "{time:?}: '~' is a time that cronie draws at random; write one of the times, and RANDOM_DELAY for a spread"
+            ));
+        }
         let timezone = self.env.get("CRON_TZ").unwrap_or(&self.options.timezone);
-        CronSchedule::parse(time, timezone, Some(Dialect::Unix), None)
-            .map(Schedule::Cron)
-            .map_err(|error| format!("{time:?}: {}", error.with_suggestion()))
+        let (expression, shortened) = line::shorten_steps(time);
+        let schedule = CronSchedule::parse(&expression, timezone, Some(Dialect::Unix), None)
+            .map_err(|error| format!("{time:?}: {}", error.with_suggestion()))?;
+        for item in shortened {
+            self.warn(
+                line,
+                format!(
+                    "the step of {item:?} is longer than its field: only the first value of the range matches, as under cron. \
+                     The job has {expression:?}"
+                ),
+            );
+        }
+        Ok(Schedule::Cron(schedule))
     }
 
     /// cronie's `RANDOM_DELAY`: the longest delay, in minutes.

@@ -4,7 +4,7 @@ use super::*;
 use crate::decode;
 
 fn read(text: &str) -> Import {
-    import(text, &ImportOptions::new("etc/site.crontab").unwrap())
+    import(text, &ImportOptions::new("etc/site.crontab").unwrap()).unwrap()
 }
 
 fn only(text: &str) -> JobSpec {
@@ -53,6 +53,10 @@ fn variables_are_read_as_cronie_reads_them() {
         ("@daily A=b", None),
         ("* * * * * A=b", None),
         ("=b", None),
+        ("A=\"b", None),
+        ("A='b", None),
+        ("A=b\"", Some(("A", "b\""))),
+        ("\"A=b", None),
     ];
     for (text, expected) in cases {
         let found = match line::read(text) {
@@ -140,6 +144,12 @@ fn wrong_lines_are_refused_with_their_number() {
         ("* * * * *", "no command"),
         ("@dayly x", "did you mean @daily?"),
         ("@daily", "no command"),
+        ("A=\"b", "the variable A has a quote that is never closed"),
+        (
+            "A=\"b\" c",
+            "the variable A has the text \" c\" after its closing quote",
+        ),
+        ("5~10 * * * * x", "a time that cronie draws at random"),
         ("* * * * * %input", "no command"),
         (
             "CRON_TZ=Europe/Berln\n* * * * * x",
@@ -157,7 +167,85 @@ fn wrong_lines_are_refused_with_their_number() {
         user_column: UserColumn::Yes,
         ..ImportOptions::new("x").unwrap()
     };
-    assert!(import("* * * * * x", &options).entries[0].job.is_err());
+    for text in ["* * * * * x", "* * * * * cd /tmp", "* * * * * /bin/x y"] {
+        let import = import(text, &options).unwrap();
+        assert!(import.entries[0].job.is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_sixth_time_field_is_refused() {
+    for sixth in [
+        "*", "*/5", "1", "1-5", "0,30", "MON-FRI", "?", "MON", "sun,mon",
+    ] {
+        let import = read(&format!("* * * * * {sixth} cmd"));
+        let error = import.entries[0].job.clone().unwrap_err();
+        assert!(error.contains("looks like a sixth one"), "{sixth}: {error}");
+    }
+    for command in ["sun up", "7z x", "./1", "mon --all", "w"] {
+        let text = format!("* * * * * {command}");
+        assert_eq!(shell(&only(&text)).script, command, "{command}");
+    }
+}
+
+#[test]
+fn a_file_whose_lines_seem_to_differ_is_refused() {
+    let text = "* * * * * root one now\n* * * * * two now\n";
+    let mut options = ImportOptions::new("x").unwrap();
+    let error = import(text, &options).unwrap_err();
+    assert_eq!(
+        error,
+        MixedColumns {
+            with: 1,
+            without: 2
+        }
+    );
+    assert!(error.to_string().contains("give --user-column yes"));
+    options.user_column = UserColumn::No;
+    assert!(import(text, &options).is_ok());
+}
+
+#[test]
+fn a_pair_of_backslashes_does_not_escape() {
+    let script = |text: &str| shell(&only(&format!("* * * * * {text}"))).clone();
+    let pair = script(r"echo a\\%in\\%put");
+    assert_eq!(pair.script, r"echo a\\");
+    assert_eq!(pair.process.stdin, Some("in\\%put\n".into()));
+    assert_eq!(script(r"echo a\\\%b").script, r"echo a\\%b");
+    assert_eq!(script(r"echo a\b\\c").script, r"echo a\b\\c");
+}
+
+#[test]
+fn long_steps_match_the_first_value_and_are_noted() {
+    let import = read("*/90 * * * * x\n*/15 10-20/25 * * * x\n");
+    let expression = |index: usize| match &import.entries[index].job.as_ref().unwrap().schedule {
+        Schedule::Cron(cron) => cron.expression().to_owned(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(expression(0), "*/60 * * * *");
+    assert_eq!(expression(1), "*/15 10-20/24 * * *");
+    assert_eq!(import.warnings.len(), 2);
+    assert!(
+        import.warnings[0]
+            .message
+            .contains("\"*/90\" is longer than its field")
+    );
+}
+
+#[test]
+fn options_before_the_command_are_cronie_s() {
+    let import = read("@daily -n run it\n-@daily other\n");
+    let script = |index: usize| {
+        shell(import.entries[index].job.as_ref().unwrap())
+            .script
+            .clone()
+    };
+    assert_eq!(script(0), "run it");
+    assert_eq!(script(1), "other");
+    assert_eq!(import.warnings.len(), 1);
+    for wrong in ["@daily -x run", "@daily -n -n run", "@daily -n"] {
+        assert!(read(wrong).entries[0].job.is_err(), "{wrong}");
+    }
 }
 
 #[test]
