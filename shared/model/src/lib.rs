@@ -11,6 +11,7 @@ pub mod decode;
 pub mod duration;
 pub mod executor;
 pub mod handler;
+pub mod import;
 #[allow(
     missing_docs,
     reason = "serde derives two functions of JobSpec that cannot have docs"
