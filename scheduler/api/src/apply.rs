@@ -14,6 +14,7 @@ use crate::access::{Caller, check_apply};
 use crate::body::{Body, a_kind};
 use crate::if_versions;
 use crate::namespace::InNamespace;
+use crate::never_fires;
 use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
@@ -142,6 +143,7 @@ async fn check_and_write(
     let by = &caller.actor;
     for _ in 0..MAX_CHECKS {
         let checked = check_apply(state, caller, specs).await?;
+        never_fires::refuse(state, specs).await?;
         let conditions = checked.with(conditions)?;
         match write(state, specs, &conditions, dry_run, by).await {
             Ok(applied) => return Ok(applied),

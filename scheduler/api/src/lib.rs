@@ -20,6 +20,7 @@ mod large;
 mod list;
 pub mod metrics;
 mod namespace;
+mod never_fires;
 mod openapi;
 pub mod openid;
 mod path;

@@ -278,6 +278,12 @@ impl JobSpec {
         (self.end_at.is_none_or(|end| next < end)).then_some(next)
     }
 
+    /// Whether the fire times can come to an end that depends on the present time: those of a cron expression that names
+    /// years, or that has an `end_at`.
+    pub fn may_be_over(&self) -> bool {
+        matches!(&self.schedule, Schedule::Cron(cron) if cron.names_years() || self.end_at.is_some())
+    }
+
     /// The first `n` fire times after `after` that `start_at` and `end_at` allow; at most
     /// [`MAX_PREVIEW`](crate::schedule::MAX_PREVIEW).
     ///

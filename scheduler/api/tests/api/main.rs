@@ -18,6 +18,7 @@ mod lists;
 mod logins;
 mod metrics;
 mod namespaces;
+mod never_fires;
 mod openapi;
 mod openapi_answers;
 mod openapi_requests;
