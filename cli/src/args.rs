@@ -14,6 +14,7 @@ use crate::config::check::ConfigCommand;
 use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
 use crate::dlq::DlqCommand;
+use crate::import::args::ImportCommand;
 use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
@@ -386,45 +387,6 @@ pub(crate) struct ExecutorArg {
     /// Its group
     #[arg(long, value_name = "GROUP", default_value = "default")]
     pub(crate) group: GroupName,
-}
-
-/// `cueline import …`
-#[derive(Debug, Subcommand)]
-pub(crate) enum ImportCommand {
-    /// Create a job from each line of crontab files
-    Crontab(CrontabArgs),
-}
-
-/// `cueline import crontab`
-#[derive(Debug, Args)]
-pub(crate) struct CrontabArgs {
-    /// Crontab files
-    #[arg(value_name = "FILE", required = true)]
-    pub(crate) files: Vec<PathBuf>,
-    /// Print the jobs and change nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// The time zone of the machine that the crontab ran on; this machine's by default
-    #[arg(long, value_name = "ZONE")]
-    pub(crate) tz: Option<String>,
-    /// Whether lines name a user after the times, as in /etc/crontab and /etc/cron.d
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) user_column: UserColumn,
-    /// The executor group of the jobs
-    #[arg(long, value_name = "GROUP", default_value = "default")]
-    pub(crate) group: GroupName,
-}
-
-/// Whether a crontab has a user column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum UserColumn {
-    /// Detected line by line
-    #[default]
-    Auto,
-    /// Each line has it
-    Yes,
-    /// No line has it
-    No,
 }
 
 /// `cueline cron …`

@@ -16,7 +16,6 @@ mod components;
 mod config;
 mod context;
 mod cron;
-mod crontab;
 mod discovery;
 mod dlq;
 mod doctor;
@@ -26,6 +25,7 @@ mod executor;
 mod failure;
 mod guard;
 mod human;
+mod import;
 mod job;
 mod job_change;
 mod job_history;
@@ -59,7 +59,7 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
-use args::{Cli, Command, ImportCommand};
+use args::{Cli, Command};
 use client::Api;
 pub use components::Native;
 use config::{Loaded, RoleArgs};
@@ -206,9 +206,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Namespace(command) => namespace::run(&in_no_namespace(api)?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
-        Command::Import(ImportCommand::Crontab(args)) => {
-            crontab::run(&cli.server, out, &args).await
-        }
+        Command::Import(command) => import::run(&cli.server, out, &command).await,
         Command::Cron(command) => cron::run(out, command),
         Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,
         Command::Role(args) => role(args, native).await,

@@ -6,6 +6,7 @@ mod config;
 mod contexts;
 mod generated;
 mod http;
+mod imports;
 mod keys;
 mod migrate;
 mod offline;

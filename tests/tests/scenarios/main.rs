@@ -16,6 +16,7 @@ mod openid_login;
 mod partitioned_broker;
 mod process_guard;
 mod routes;
+mod quartz_import;
 mod scheduler_and_worker;
 mod secrets;
 mod server_restarts;
