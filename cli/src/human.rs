@@ -73,6 +73,29 @@ pub(crate) fn local(at: Timestamp, zone: &str) -> String {
 /// A job's schedule, followed by its block policy if that is not the default.
 pub(crate) fn schedule(spec: &JobSpec) -> String {
     let when = match &spec.schedule {
+        Schedule::Several(schedules) => {
+            let parts: Vec<String> = schedules.iter().map(rule).collect();
+            one_line(&parts.join(" and "), 100)
+        }
+        Schedule::Manual if spec.after.is_some() => {
+            let parents = spec.after.iter().flat_map(|after| &after.all);
+            let parents: Vec<_> = parents.map(AsRef::<str>::as_ref).collect();
+            format!("after {}", parents.join(", "))
+        }
+        one => rule(one),
+    };
+    let block = match spec.block {
+        Block::Serial => String::new(),
+        Block::Discard => " · discard".to_owned(),
+        Block::Cover => " · cover".to_owned(),
+        Block::Parallel(n) => format!(" · parallel {n}"),
+    };
+    format!("{when}{block}")
+}
+
+/// A single schedule.
+fn rule(schedule: &Schedule) -> String {
+    match schedule {
         Schedule::Cron(cron) => {
             let zone = cron.timezone();
             let text = daily(cron.expression()).unwrap_or_else(|| cron.expression().to_owned());
@@ -86,21 +109,9 @@ pub(crate) fn schedule(spec: &JobSpec) -> String {
         Schedule::FixedDelay { after } => format!("{} after its end", took(after.as_millis())),
         Schedule::Once { at } => format!("once, {at}"),
         Schedule::Startup => "at start".to_owned(),
-        Schedule::Manual => match &spec.after {
-            Some(after) => {
-                let parents: Vec<_> = after.all.iter().map(AsRef::<str>::as_ref).collect();
-                format!("after {}", parents.join(", "))
-            }
-            None => "manual".to_owned(),
-        },
-    };
-    let block = match spec.block {
-        Block::Serial => String::new(),
-        Block::Discard => " · discard".to_owned(),
-        Block::Cover => " · cover".to_owned(),
-        Block::Parallel(n) => format!(" · parallel {n}"),
-    };
-    format!("{when}{block}")
+        Schedule::Manual => "manual".to_owned(),
+        Schedule::Several(schedules) => format!("{} schedules", schedules.len()),
+    }
 }
 
 /// `30 2 * * *` as `02:30 every day`. `None` for less simple expressions.

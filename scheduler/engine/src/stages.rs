@@ -44,6 +44,7 @@ use crate::maintenance::dead_letters::DeadLetters;
 use crate::maintenance::overdue::Overdue;
 use crate::maintenance::refused_triggers::RefusedTriggers;
 use crate::maintenance::retention::Retention;
+use crate::maintenance::time_zones::TimeZones;
 use crate::options::EngineOptions;
 use crate::origin::claims::Claims;
 use crate::origin::enrolment::Enrolment;
@@ -102,6 +103,7 @@ pub(crate) struct Stages {
     pub(crate) overdue: Overdue,
     pub(crate) refresh_quotas: RefreshQuotas,
     pub(crate) retention: Retention,
+    pub(crate) time_zones: TimeZones,
 }
 
 /// The values that several stages share. Private to this file, so that no stage depends on all of them.
@@ -280,6 +282,7 @@ impl Parts {
             })),
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
+            time_zones: hand!(self => TimeZones { store; noted: None }),
             retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
         }
     }

@@ -40,7 +40,11 @@ CREATE TABLE job_due (
     fixed_delay  boolean NOT NULL,
     has_children boolean NOT NULL DEFAULT false,
     -- That of the job, so that ingest reads one row of each job only.
-    group_name   text    NOT NULL
+    group_name   text    NOT NULL,
+    -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
+    rules        bigint  NOT NULL DEFAULT 0,
+    -- The first excluded fire time without a run. Until next_fire_at, all fire times without a run are excluded.
+    excluded_from bigint
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
@@ -224,6 +228,30 @@ CREATE TABLE namespace (
     max_triggers_per_minute bigint,
     version                 bigint NOT NULL,
     created_at              bigint NOT NULL
+);
+
+-- Calendars and maintenance windows. A definition is JSON.
+CREATE TABLE calendar (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name       text   COLLATE "C" NOT NULL UNIQUE,
+    version    bigint NOT NULL,
+    definition text   NOT NULL
+);
+
+CREATE TABLE maintenance_window (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    definition text   NOT NULL
+);
+
+-- One row. It counts the changes of calendars and windows.
+CREATE TABLE fire_rules (revision bigint NOT NULL);
+
+INSERT INTO fire_rules (revision) VALUES (1);
+
+-- The time zones that next fire times were computed with. The digest changes with the rules of the zone.
+CREATE TABLE time_zone (
+    name   text   COLLATE "C" PRIMARY KEY,
+    digest bigint NOT NULL
 );
 
 -- Tokens enrol keys of workers.

@@ -2,7 +2,9 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_i64;
-use cueline_store::adapter::fire_due::{DueJob, PlannedJobs, plan_due_jobs, runs_to_dispatch};
+use cueline_store::adapter::fire_due::{
+    DueJob, DueJobRow, PlannedJobs, plan_due_jobs, runs_to_dispatch,
+};
 use cueline_store::{FireDueRequest, FiredRuns, Planner};
 
 use crate::columns::column;
@@ -11,12 +13,13 @@ use crate::{PgStore, nodes};
 
 /// Locks the due jobs. Skips jobs that another node is firing or a user is changing.
 pub(crate) const DUE: &str = "
-    SELECT job_id, version, next_fire_at, run_count FROM job_due
+    SELECT job_id, version, next_fire_at, run_count, rules, excluded_from FROM job_due
     WHERE next_fire_at <= $1 ORDER BY next_fire_at, job_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED";
 
 pub(crate) const ADVANCE: &str = "
-    UPDATE job_due SET next_fire_at = e.next_fire_at, run_count = e.run_count
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) e (job_id, next_fire_at, run_count) WHERE job_due.job_id = e.job_id";
+    UPDATE job_due SET next_fire_at = e.next_fire_at, run_count = e.run_count, excluded_from = e.excluded_from
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) e (job_id, next_fire_at, run_count, excluded_from)
+    WHERE job_due.job_id = e.job_id";
 
 impl PgStore {
     pub(crate) async fn fire_due(
@@ -27,7 +30,7 @@ impl PgStore {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         nodes::require(&mut tx, request.node).await?;
-        let due: Vec<(i64, i64, i64, i64)> = sqlx::query_as(DUE)
+        let due: Vec<DueJobRow> = sqlx::query_as(DUE)
             .bind(now.plus_ms(request.horizon_ms).as_millis())
             .bind(to_i64(request.limit))
             .fetch_all(&mut *tx)
@@ -38,13 +41,15 @@ impl PgStore {
         let due: Vec<DueJob> = due.into_iter().map(DueJob::from).collect();
         let versions = due.iter().map(|job| (job.id, job.version));
         let jobs = self.definitions.get(&mut tx, versions).await?;
+        let needed = due.iter().map(|job| job.rules).max().unwrap_or_default();
+        let rules = self.rules_at_least(&mut tx, needed).await?;
         let mut live = self.live_executors(&mut tx, now).await?;
         let PlannedJobs {
             mut runs,
             advances,
             jobs_left,
             skipped_by_quota,
-        } = plan_due_jobs(&due, &jobs, &mut live, &request, planner, now);
+        } = plan_due_jobs(&due, (&jobs, &rules), &mut live, &request, planner, now);
         let planned_jobs = advances.len();
         let left_out = match self.insert_runs(&mut tx, &mut runs).await {
             Ok(left_out) => left_out,
@@ -59,6 +64,9 @@ impl PgStore {
                 job.next_fire_at.map(Timestamp::as_millis)
             }))
             .bind(column(&advances, |job| job.run_count))
+            .bind(column(&advances, |job| {
+                job.excluded_from.map(Timestamp::as_millis)
+            }))
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use cueline_model::{GroupName, JobId, JobName, JobSpec, Timestamp};
+use cueline_model::{FireRules, GroupName, JobId, JobName, JobSpec, Timestamp};
 use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::fire_rules::DueColumns;
 use cueline_store::adapter::jobs::{JobColumns, JobUpdate};
 use sqlx::postgres::PgConnection;
 
@@ -19,10 +20,10 @@ const INSERT: &str = "
     RETURNING id, name";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name)
-    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name
-    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[])
-        e (id, next_fire_at, enabled, fixed_delay, group_name)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
+    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[])
+        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -37,14 +38,14 @@ const UPDATE: &str = "
 
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay,
-        group_name = e.group_name
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[])
-        e (id, version, next_fire_at, enabled, fixed_delay, group_name)
+        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[])
+        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
     WHERE job_due.job_id = e.id";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
-const SET_ENABLED_DUE: &str =
-    "UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3 WHERE job_id = $1";
+const SET_ENABLED_DUE: &str = "
+    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5 WHERE job_id = $1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = $1";
 
 /// It finds parents by name, so it is executed once all applied jobs exist.
@@ -73,7 +74,7 @@ const DELAY_NEXT_FIRES: &str = "
 
 /// A fixed-delay job with a live run gets its next fire time at the end of that run.
 const WAIT_FOR_LIVE_RUNS: &str = "
-    UPDATE job_due d SET next_fire_at = NULL
+    UPDATE job_due d SET next_fire_at = NULL, excluded_from = NULL
     WHERE d.job_id = ANY ($1::bigint[]) AND d.fixed_delay AND d.next_fire_at IS NOT NULL
         AND EXISTS (SELECT FROM run_live l WHERE l.job_id = d.job_id AND l.delays_next_fire)";
 
@@ -85,10 +86,11 @@ pub(crate) async fn create(
     conn: &mut PgConnection,
     specs: &[&JobSpec],
     now: Timestamp,
+    rules: &FireRules,
 ) -> Result<HashMap<JobName, JobId>> {
     let mut created = HashMap::with_capacity(specs.len());
     for specs in specs.chunks(CHUNK) {
-        let jobs = job_columns(specs.iter().copied(), now)?;
+        let jobs = job_columns(specs.iter().copied(), now, rules)?;
         let rows: Vec<(i64, String)> = sqlx::query_as(INSERT)
             .bind(column(&jobs, |j| j.name))
             .bind(column(&jobs, |j| j.group))
@@ -104,10 +106,12 @@ pub(crate) async fn create(
         let ids = specs.iter().filter_map(|spec| created.get(&spec.name));
         sqlx::query(INSERT_DUE)
             .bind(ids.map(|id| id.0).collect::<Vec<_>>())
-            .bind(column(&jobs, |j| j.next_fire_at))
+            .bind(column(&jobs, |j| j.due.next_fire_at))
             .bind(column(&jobs, |j| j.enabled))
             .bind(column(&jobs, |j| j.fixed_delay))
             .bind(column(&jobs, |j| j.group))
+            .bind(column(&jobs, |j| j.due.excluded_from))
+            .bind(column(&jobs, |j| j.due.rules))
             .execute(&mut *conn)
             .await?;
     }
@@ -119,19 +123,22 @@ pub(crate) async fn update(
     conn: &mut PgConnection,
     updates: &[JobUpdate<'_>],
     now: Timestamp,
+    rules: &FireRules,
 ) -> Result<()> {
     for updates in updates.chunks(CHUNK) {
         let ids = column(updates, |u| u.job.id.0);
         let versions = column(updates, |u| u.job.version + 1);
-        let jobs = job_columns(updates.iter().map(|u| u.spec), now)?;
+        let jobs = job_columns(updates.iter().map(|u| u.spec), now, rules)?;
         // This statement comes first, because it locks the jobs.
         sqlx::query(UPDATE_DUE)
             .bind(&ids)
             .bind(&versions)
-            .bind(column(&jobs, |j| j.next_fire_at))
+            .bind(column(&jobs, |j| j.due.next_fire_at))
             .bind(column(&jobs, |j| j.enabled))
             .bind(column(&jobs, |j| j.fixed_delay))
             .bind(column(&jobs, |j| j.group))
+            .bind(column(&jobs, |j| j.due.excluded_from))
+            .bind(column(&jobs, |j| j.due.rules))
             .execute(&mut *conn)
             .await?;
         sqlx::query(UPDATE)
@@ -152,12 +159,14 @@ pub(crate) async fn set_enabled(
     conn: &mut PgConnection,
     job: JobId,
     enabled: bool,
-    next_fire: Option<Timestamp>,
+    due: DueColumns,
 ) -> Result<()> {
     sqlx::query(SET_ENABLED_DUE)
         .bind(job.0)
         .bind(enabled)
-        .bind(next_fire.map(Timestamp::as_millis))
+        .bind(due.next_fire_at)
+        .bind(due.excluded_from)
+        .bind(due.rules)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
@@ -176,8 +185,11 @@ pub(crate) async fn set_parent_has_children(conn: &mut PgConnection, job: JobId)
 fn job_columns<'a>(
     specs: impl Iterator<Item = &'a JobSpec>,
     now: Timestamp,
+    rules: &FireRules,
 ) -> Result<Vec<JobColumns<'a>>> {
-    specs.map(|spec| Ok(JobColumns::new(spec, now)?)).collect()
+    specs
+        .map(|spec| Ok(JobColumns::new(spec, now, rules)?))
+        .collect()
 }
 
 /// Writes the parents of jobs.

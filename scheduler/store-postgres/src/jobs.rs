@@ -9,6 +9,7 @@ use std::sync::Arc;
 use cueline_model::{Actor, AttemptId, GroupName, Job, JobId, JobName, JobSpec, Timestamp};
 use cueline_store::adapter::audit::{job_deleted, job_enabled};
 use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::fire_rules::{DueColumns, require_calendars};
 use cueline_store::adapter::jobs::{ApplyPlan, SideEffects, refuse_parent, stopped_message};
 use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::postgres::PgConnection;
@@ -21,7 +22,7 @@ use crate::namespaces::check_quotas;
 use crate::{PgStore, audit, job_writes, waiting_runs};
 
 /// The first number marks locks of Cueline.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
+pub(crate) const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
 
 const TO_CHANGE: &str = "
     SELECT j.id, j.version, d.enabled, j.group_name, j.definition FROM job j JOIN job_due d ON d.job_id = j.id
@@ -53,14 +54,19 @@ impl PgStore {
         self.definitions
             .check_parents(&mut tx, specs, &stored)
             .await?;
+        let rules = self.present_rules(&mut tx).await?;
+        require_calendars(specs, &rules)?;
         check_quotas(&mut tx, &plan).await?;
         let mut created = HashMap::new();
         if !dry_run {
             let updates = plan.updates();
             let ids = updates.iter().map(|update| update.job.id);
             let now = self.lock_and_read_clock(&mut tx, ids).await?;
-            created = job_writes::create(&mut tx, &plan.new_jobs(), now).await?;
-            job_writes::update(&mut tx, &updates, now).await?;
+            created = job_writes::create(&mut tx, &plan.new_jobs(), now, &rules).await?;
+            let changed: Vec<i64> = updates.iter().map(|update| update.job.id.0).collect();
+            self.account_excluded(&mut tx, &changed, &rules, now)
+                .await?;
+            job_writes::update(&mut tx, &updates, now, &rules).await?;
             write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
             let new: Vec<i64> = created.values().map(|id: &JobId| id.0).collect();
             audit::forget_versions(&mut tx, &new).await?;
@@ -92,13 +98,20 @@ impl PgStore {
         }
         let job = JobId(revision.id);
         let now = self.lock_and_read_clock(&mut tx, [job]).await?;
-        let next_fire = if enabled {
+        let rules = self.present_rules(&mut tx).await?;
+        self.account_excluded(&mut tx, &[job.0], &rules, now)
+            .await?;
+        let due = if enabled {
             let readable = self.readable_job(&mut tx, name).await?;
-            readable.spec.next_fire(now)
+            let spec = readable.spec.resumed();
+            DueColumns::new(&spec, &rules, spec.next_fire(now))
         } else {
-            None
+            DueColumns {
+                rules: rules.revision,
+                ..DueColumns::default()
+            }
         };
-        job_writes::set_enabled(&mut tx, job, enabled, next_fire).await?;
+        job_writes::set_enabled(&mut tx, job, enabled, due).await?;
         if enabled {
             waiting_runs::unclaim(&mut tx, &[job]).await?;
             job_writes::wait_for_live_runs(&mut tx, &[job]).await?;
@@ -131,6 +144,9 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await?;
         refuse_parent(name, &children)?;
+        let rules = self.present_rules(&mut tx).await?;
+        self.account_excluded(&mut tx, &[job.0], &rules, now)
+            .await?;
         sqlx::query(DELETE_DUE)
             .bind(job.0)
             .execute(&mut *tx)
@@ -169,7 +185,7 @@ impl PgStore {
 
     /// Locks jobs, and then reads the clock. Read before, runs that became due during the wait would count as written
     /// ahead of time.
-    async fn lock_and_read_clock(
+    pub(crate) async fn lock_and_read_clock(
         &self,
         conn: &mut PgConnection,
         jobs: impl IntoIterator<Item = JobId>,

@@ -5,7 +5,7 @@ use cueline_store::adapter::convert::to_i64;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::ledger::{
-    LedgerRun, SkippedRange, expected_fire_times, ledger_entries, past_window,
+    LedgerRun, SkippedRange, excluded_range, expected_fire_times, ledger_entries, past_window,
 };
 use cueline_store::adapter::queries::RunsOfJobs;
 use cueline_store::{LedgerEntry, StoreError};
@@ -18,7 +18,8 @@ use crate::partitions::Day;
 use crate::runs::runs_of_jobs;
 
 const JOB: &str = "
-    SELECT id, version, created_at FROM job WHERE name = $1 AND deleted_at IS NULL";
+    SELECT j.id, j.version, j.created_at, d.excluded_from, d.next_fire_at FROM job j JOIN job_due d ON d.job_id = j.id
+    WHERE j.name = $1 AND j.deleted_at IS NULL";
 
 /// A run that was planned more than a month after its fire time has a later day. $4 is the end of the last possible
 /// day.
@@ -52,11 +53,12 @@ impl PgStore {
         limit: usize,
     ) -> Result<Vec<LedgerEntry>> {
         let mut tx = self.db.snapshot().await?;
-        let row: Option<(i64, i64, i64)> = sqlx::query_as(JOB)
+        let row: Option<(i64, i64, i64, Option<i64>, Option<i64>)> = sqlx::query_as(JOB)
             .bind(name.as_str())
             .fetch_optional(&mut *tx)
             .await?;
-        let (id, version, created_at) = row.ok_or_else(|| StoreError::no_job(name.as_str()))?;
+        let (id, version, created_at, excluded_from, next_fire_at) =
+            row.ok_or_else(|| StoreError::no_job(name.as_str()))?;
         let jobs = self.definitions.get(&mut tx, [(id, version)]).await?;
         let job = job_of(&jobs, id)?;
         let now = self.db.now(&mut tx).await?;
@@ -84,7 +86,13 @@ impl PgStore {
             .await?;
         let runs: Vec<LedgerRun> = runs.into_iter().map(ledger_run).collect();
         let skipped: Vec<SkippedRange> = skipped.into_iter().map(SkippedRange::from).collect();
-        Ok(ledger_entries(&times, &runs, &skipped, limit)?)
+        Ok(ledger_entries(
+            &times,
+            &runs,
+            &skipped,
+            excluded_range(excluded_from, next_fire_at),
+            limit,
+        )?)
     }
 }
 

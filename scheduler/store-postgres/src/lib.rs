@@ -25,6 +25,7 @@ mod end_runs;
 mod error;
 mod executors;
 mod fire_due;
+mod fire_rules;
 mod follow_ups;
 mod history;
 mod ingest;
@@ -62,6 +63,7 @@ use std::sync::Arc;
 use cueline_model::StoreId;
 use cueline_store::StoreError;
 use cueline_store::adapter::accounts::UseNotes;
+use cueline_store::adapter::fire_rules::RulesCache;
 
 use crate::database::Database;
 use crate::definitions::Definitions;
@@ -77,6 +79,7 @@ pub struct PgStore {
     db: Arc<Database>,
     uses: UseNotes,
     definitions: Definitions,
+    rules: RulesCache,
     day_checks: DayChecks,
     history: LastHistory,
 }
@@ -98,6 +101,7 @@ impl PgStore {
             uses: accounts::note_uses(&db),
             db,
             definitions: Definitions::default(),
+            rules: RulesCache::default(),
             day_checks: DayChecks::default(),
             history: LastHistory::default(),
         })

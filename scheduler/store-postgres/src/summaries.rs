@@ -1,7 +1,10 @@
 //! Summaries of jobs, for lists.
 
 use cueline_model::JobName;
-use cueline_store::adapter::queries::{JobRow, RunsOfJobs, job_summaries};
+use cueline_store::adapter::definitions::JobsById;
+use cueline_store::adapter::queries::{
+    ExcludedJob, JobRow, RunsOfJobs, job_summaries, shown_next_fires,
+};
 use cueline_store::{JobSummary, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -14,6 +17,9 @@ use crate::runs::{BLOCK_BITS, id_ranges, read_runs, runs_of_jobs};
 const BY_NAME: &str = "
     SELECT j.id, j.version, d.next_fire_at FROM job j JOIN job_due d ON d.job_id = j.id
     WHERE j.name = $1 AND j.deleted_at IS NULL";
+
+const EXCLUDED: &str = "
+    SELECT job_id, excluded_from, rules FROM job_due WHERE job_id = ANY ($1::bigint[]) AND excluded_from IS NOT NULL";
 
 pub(crate) const COUNT_DAY: &str = "
     SELECT r.job_id, coalesce(l.state, r.state)::bigint AS state, count(*)
@@ -54,7 +60,27 @@ impl PgStore {
         }
         let last = read_runs(conn, &newest).await?;
         let day = self.count_last_day(conn, rows).await?;
-        Ok(job_summaries(rows, &jobs, last, day)?)
+        let rows = self.shown_next_fires(conn, rows, &jobs).await?;
+        Ok(job_summaries(&rows, &jobs, last, day)?)
+    }
+
+    /// The rows with next fire times that are not excluded.
+    async fn shown_next_fires(
+        &self,
+        conn: &mut PgConnection,
+        rows: &[JobRow],
+        jobs: &JobsById,
+    ) -> Result<Vec<JobRow>> {
+        let excluded: Vec<ExcludedJob> = sqlx::query_as(EXCLUDED)
+            .bind(column(rows, |(id, ..)| *id))
+            .fetch_all(&mut *conn)
+            .await?;
+        let needed = excluded.iter().map(|(.., rules)| *rules).max();
+        let Some(needed) = needed else {
+            return Ok(rows.to_vec());
+        };
+        let rules = self.rules_at_least(conn, needed).await?;
+        Ok(shown_next_fires(rows, jobs, &excluded, &rules))
     }
 
     /// The runs that were created in the last 24 hours, counted by job and state.

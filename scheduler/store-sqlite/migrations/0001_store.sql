@@ -36,7 +36,11 @@ CREATE TABLE job_due (
     run_count    INTEGER NOT NULL DEFAULT 0,
     enabled      INTEGER NOT NULL,
     fixed_delay  INTEGER NOT NULL,
-    has_children INTEGER NOT NULL DEFAULT 0
+    has_children INTEGER NOT NULL DEFAULT 0,
+    -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
+    rules        INTEGER NOT NULL DEFAULT 0,
+    -- The first excluded fire time without a run. Until next_fire_at, all fire times without a run are excluded.
+    excluded_from INTEGER
 ) STRICT;
 
 CREATE INDEX job_due_next ON job_due (next_fire_at) WHERE next_fire_at IS NOT NULL;
@@ -186,6 +190,30 @@ CREATE TABLE namespace (
     max_triggers_per_minute INTEGER,
     version                 INTEGER NOT NULL,
     created_at              INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Calendars and maintenance windows. A definition is JSON.
+CREATE TABLE calendar (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    name       TEXT    NOT NULL UNIQUE,
+    version    INTEGER NOT NULL,
+    definition TEXT    NOT NULL
+) STRICT;
+
+CREATE TABLE maintenance_window (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    definition TEXT    NOT NULL
+) STRICT;
+
+-- One row. It counts the changes of calendars and windows.
+CREATE TABLE fire_rules (revision INTEGER NOT NULL) STRICT;
+
+INSERT INTO fire_rules (revision) VALUES (1);
+
+-- The time zones that next fire times were computed with. The digest changes with the rules of the zone.
+CREATE TABLE time_zone (
+    name   TEXT    PRIMARY KEY,
+    digest INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Tokens enrol keys of workers.

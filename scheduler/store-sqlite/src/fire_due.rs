@@ -10,12 +10,12 @@ use crate::error::Result;
 use crate::{SqliteStore, new_runs, nodes};
 
 pub(crate) const DUE: &str = "
-    SELECT json_group_array(json_array(job_id, version, next_fire_at, run_count))
-    FROM (SELECT job_id, version, next_fire_at, run_count FROM job_due
+    SELECT json_group_array(json_array(job_id, version, next_fire_at, run_count, rules, excluded_from))
+    FROM (SELECT job_id, version, next_fire_at, run_count, rules, excluded_from FROM job_due
           WHERE next_fire_at <= ?1 ORDER BY next_fire_at, job_id LIMIT ?2)";
 
 pub(crate) const ADVANCE: &str = "
-    UPDATE job_due SET next_fire_at = e.value ->> 1, run_count = e.value ->> 2
+    UPDATE job_due SET next_fire_at = e.value ->> 1, run_count = e.value ->> 2, excluded_from = e.value ->> 3
     FROM json_each(?1) e WHERE job_id = e.value ->> 0";
 
 impl SqliteStore {
@@ -37,21 +37,23 @@ impl SqliteStore {
         }
         let versions = due.iter().map(|job| (job.id, job.version));
         let jobs = self.definitions.get(&mut tx, versions).await?;
+        let needed = due.iter().map(|job| job.rules).max().unwrap_or_default();
+        let rules = self.rules_at_least(&mut tx, needed).await?;
         let mut live = self.live_executors(&mut tx, now).await?;
         let PlannedJobs {
             mut runs,
             advances,
             jobs_left,
             skipped_by_quota,
-        } = plan_due_jobs(&due, &jobs, &mut live, &request, planner, now);
+        } = plan_due_jobs(&due, (&jobs, &rules), &mut live, &request, planner, now);
         let planned_jobs = advances.len();
         // Runs that are due together are also dispatched, confirmed and ended together. Neighbouring ids let them share
         // pages.
         runs.sort_by_key(|run| run.due_at);
         let left_out = new_runs::insert(&mut tx, &mut runs, now).await?;
-        let advances: Vec<(i64, Option<Timestamp>, i64)> = advances
+        let advances: Vec<(i64, Option<Timestamp>, i64, Option<Timestamp>)> = advances
             .iter()
-            .map(|job| (job.id, job.next_fire_at, job.run_count))
+            .map(|job| (job.id, job.next_fire_at, job.run_count, job.excluded_from))
             .collect();
         sqlx::query(ADVANCE)
             .bind(Json(advances))

@@ -3,9 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{Actor, AttemptId, GroupName, Job, JobId, JobName, JobSpec, RunId, Timestamp};
+use cueline_model::{
+    Actor, AttemptId, FireRules, GroupName, Job, JobId, JobName, JobSpec, RunId, Timestamp,
+};
 use cueline_store::adapter::audit::{job_deleted, job_enabled};
 use cueline_store::adapter::convert::parse_name;
+use cueline_store::adapter::fire_rules::{DueColumns, require_calendars};
 use cueline_store::adapter::jobs::{
     ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent, stopped_message,
 };
@@ -22,7 +25,8 @@ const INSERT: &str = "
     RETURNING id";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay) VALUES (?1, 1, ?2, ?3, ?4)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -33,11 +37,12 @@ const UPDATE: &str = "
     WHERE id = ?1";
 
 const UPDATE_DUE: &str = "
-    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5 WHERE job_id = ?1";
+    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7
+    WHERE job_id = ?1";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
-const SET_ENABLED_DUE: &str =
-    "UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3 WHERE job_id = ?1";
+const SET_ENABLED_DUE: &str = "
+    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5 WHERE job_id = ?1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = ?1";
 
 /// It finds parents by name, so it is executed once all applied jobs exist.
@@ -65,7 +70,7 @@ const DELAY_NEXT_FIRE: &str = "
 
 /// A fixed-delay job with a live run gets its next fire time at the end of that run.
 const WAIT_FOR_LIVE_RUNS: &str = "
-    UPDATE job_due SET next_fire_at = NULL
+    UPDATE job_due SET next_fire_at = NULL, excluded_from = NULL
     WHERE job_id IN (SELECT value FROM json_each(?1)) AND fixed_delay = 1 AND next_fire_at IS NOT NULL
         AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
 
@@ -101,11 +106,15 @@ impl SqliteStore {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let plan = self.plan(&mut tx, specs, conditions).await?;
+        let rules = self.present_rules(&mut tx).await?;
         for spec in plan.new_jobs() {
-            created.insert(spec.name.clone(), create(&mut tx, spec, now).await?);
+            created.insert(spec.name.clone(), create(&mut tx, spec, now, &rules).await?);
         }
-        for job in plan.updates() {
-            update(&mut tx, job, now).await?;
+        let updates = plan.updates();
+        let ids: Vec<i64> = updates.iter().map(|update| update.job.id.0).collect();
+        self.account_excluded(&mut tx, &ids, &rules, now).await?;
+        for job in updates {
+            update(&mut tx, job, now, &rules).await?;
         }
         write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
         let new: Vec<i64> = created.values().map(|id| id.0).collect();
@@ -131,6 +140,7 @@ impl SqliteStore {
         self.definitions
             .check_parents(&mut *conn, specs, &stored)
             .await?;
+        require_calendars(specs, &*self.present_rules(&mut *conn).await?)?;
         check_quotas(conn, &plan).await?;
         Ok(plan)
     }
@@ -156,13 +166,20 @@ impl SqliteStore {
             return Ok(revision);
         }
         let job = JobId(revision.id);
-        let next_fire = if enabled {
+        let rules = self.present_rules(&mut tx).await?;
+        self.account_excluded(&mut tx, &[job.0], &rules, now)
+            .await?;
+        let due = if enabled {
             let readable = self.readable_job(&mut tx, name).await?;
-            readable.spec.next_fire(now)
+            let spec = readable.spec.resumed();
+            DueColumns::new(&spec, &rules, spec.next_fire(now))
         } else {
-            None
+            DueColumns {
+                rules: rules.revision,
+                ..DueColumns::default()
+            }
         };
-        set_enabled(&mut tx, job, enabled, next_fire).await?;
+        set_enabled(&mut tx, job, enabled, due).await?;
         if enabled {
             waiting_runs::unclaim(&mut tx, &[job]).await?;
             wait_for_live_runs(&mut tx, &[job]).await?;
@@ -195,6 +212,9 @@ impl SqliteStore {
             .fetch_all(&mut *tx)
             .await?;
         refuse_parent(name, &children)?;
+        let rules = self.present_rules(&mut tx).await?;
+        self.account_excluded(&mut tx, &[job.0], &rules, now)
+            .await?;
         let message = stopped_message("deleted", by);
         waiting_runs::end(&mut tx, &[job], now, &message).await?;
         sqlx::query(DELETE)
@@ -259,20 +279,27 @@ async fn set_enabled(
     conn: &mut SqliteConnection,
     job: JobId,
     enabled: bool,
-    next_fire: Option<Timestamp>,
+    due: DueColumns,
 ) -> Result<()> {
     sqlx::query(SET_ENABLED_DUE)
         .bind(job.0)
         .bind(enabled)
-        .bind(next_fire.map(Timestamp::as_millis))
+        .bind(due.next_fire_at)
+        .bind(due.excluded_from)
+        .bind(due.rules)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
     Ok(())
 }
 
-async fn create(conn: &mut SqliteConnection, spec: &JobSpec, now: Timestamp) -> Result<JobId> {
-    let columns = JobColumns::new(spec, now)?;
+async fn create(
+    conn: &mut SqliteConnection,
+    spec: &JobSpec,
+    now: Timestamp,
+    rules: &FireRules,
+) -> Result<JobId> {
+    let columns = JobColumns::new(spec, now, rules)?;
     let id: i64 = sqlx::query_scalar(INSERT)
         .bind(columns.name)
         .bind(now.as_millis())
@@ -284,9 +311,11 @@ async fn create(conn: &mut SqliteConnection, spec: &JobSpec, now: Timestamp) -> 
         .await?;
     sqlx::query(INSERT_DUE)
         .bind(id)
-        .bind(columns.next_fire_at)
+        .bind(columns.due.next_fire_at)
         .bind(columns.enabled)
         .bind(columns.fixed_delay)
+        .bind(columns.due.excluded_from)
+        .bind(columns.due.rules)
         .execute(conn)
         .await?;
     Ok(JobId(id))
@@ -297,8 +326,9 @@ async fn update(
     conn: &mut SqliteConnection,
     JobUpdate { job, spec }: JobUpdate<'_>,
     now: Timestamp,
+    rules: &FireRules,
 ) -> Result<()> {
-    let columns = JobColumns::new(spec, now)?;
+    let columns = JobColumns::new(spec, now, rules)?;
     let version = job.version + 1;
     sqlx::query(UPDATE)
         .bind(job.id.0)
@@ -312,9 +342,11 @@ async fn update(
     sqlx::query(UPDATE_DUE)
         .bind(job.id.0)
         .bind(version)
-        .bind(columns.next_fire_at)
+        .bind(columns.due.next_fire_at)
         .bind(columns.enabled)
         .bind(columns.fixed_delay)
+        .bind(columns.due.excluded_from)
+        .bind(columns.due.rules)
         .execute(conn)
         .await?;
     Ok(())
@@ -359,7 +391,7 @@ async fn write_side_effects(
     wait_for_live_runs(conn, &effects.still_fixed_delay).await
 }
 
-async fn wait_for_live_runs(conn: &mut SqliteConnection, jobs: &[JobId]) -> Result<()> {
+pub(crate) async fn wait_for_live_runs(conn: &mut SqliteConnection, jobs: &[JobId]) -> Result<()> {
     if !jobs.is_empty() {
         sqlx::query(WAIT_FOR_LIVE_RUNS)
             .bind(Json(jobs))

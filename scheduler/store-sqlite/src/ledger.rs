@@ -5,7 +5,7 @@ use cueline_store::adapter::convert::to_i64;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::ledger::{
-    LedgerRun, SkippedRange, expected_fire_times, ledger_entries, past_window,
+    LedgerRun, SkippedRange, excluded_range, expected_fire_times, ledger_entries, past_window,
 };
 use cueline_store::adapter::queries::RunsOfJobs;
 use cueline_store::{LedgerEntry, StoreError};
@@ -17,7 +17,8 @@ use crate::error::Result;
 use crate::runs::runs_of_jobs;
 
 const JOB: &str = "
-    SELECT id, version, created_at FROM job WHERE name = ?1 AND deleted_at IS NULL";
+    SELECT j.id, j.version, j.created_at, d.excluded_from, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 pub(crate) const RUNS_AT: &str = "
     SELECT json_group_array(json_array(fire_at, id, shard_index, state)) FROM (
@@ -50,11 +51,12 @@ impl SqliteStore {
         limit: usize,
     ) -> Result<Vec<LedgerEntry>> {
         let mut tx = self.db.snapshot().await?;
-        let row: Option<(i64, i64, i64)> = sqlx::query_as(JOB)
+        let row: Option<(i64, i64, i64, Option<i64>, Option<i64>)> = sqlx::query_as(JOB)
             .bind(name.as_str())
             .fetch_optional(&mut *tx)
             .await?;
-        let (id, version, created_at) = row.ok_or_else(|| StoreError::no_job(name.as_str()))?;
+        let (id, version, created_at, excluded_from, next_fire_at) =
+            row.ok_or_else(|| StoreError::no_job(name.as_str()))?;
         let jobs = self.definitions.get(&mut tx, [(id, version)]).await?;
         let job = job_of(&jobs, id)?;
         let (from, to) = past_window(created_at, from, to, self.db.now());
@@ -77,7 +79,13 @@ impl SqliteStore {
             .bind(to_i64(limit))
             .fetch_one(&mut *tx)
             .await?;
-        Ok(ledger_entries(&times, &runs, &skipped, limit)?)
+        Ok(ledger_entries(
+            &times,
+            &runs,
+            &skipped,
+            excluded_range(excluded_from, next_fire_at),
+            limit,
+        )?)
     }
 }
 

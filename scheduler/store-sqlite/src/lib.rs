@@ -22,6 +22,7 @@ mod dispatch;
 mod error;
 mod executors;
 mod fire_due;
+mod fire_rules;
 mod follow_ups;
 mod ingest;
 mod job_list;
@@ -53,6 +54,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cueline_store::adapter::accounts::UseNotes;
+use cueline_store::adapter::fire_rules::RulesCache;
 use cueline_store::{ClockOverride, StoreError};
 
 use crate::database::Database;
@@ -87,6 +89,7 @@ pub struct SqliteStore {
     db: Arc<Database>,
     uses: UseNotes,
     definitions: Definitions,
+    rules: RulesCache,
 }
 
 impl SqliteStore {
@@ -104,6 +107,7 @@ impl SqliteStore {
             uses: accounts::note_uses(&db),
             db,
             definitions: Definitions::default(),
+            rules: RulesCache::default(),
         })
     }
 

@@ -1,7 +1,10 @@
 //! Summaries of jobs, for lists.
 
 use cueline_model::JobName;
-use cueline_store::adapter::queries::{JobRow, RunsOfJobs, job_summaries};
+use cueline_store::adapter::definitions::JobsById;
+use cueline_store::adapter::queries::{
+    ExcludedJob, JobRow, RunsOfJobs, job_summaries, shown_next_fires,
+};
 use cueline_store::{JobSummary, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
@@ -14,6 +17,10 @@ use crate::runs::{BLOCK_BITS, id_range, read_runs, runs_of_jobs};
 const BY_NAME: &str = "
     SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
+
+const EXCLUDED: &str = "
+    SELECT job_id, excluded_from, rules FROM job_due
+    WHERE job_id IN (SELECT value FROM json_each(?1)) AND excluded_from IS NOT NULL";
 
 pub(crate) const COUNT_DAY: &str = "
     SELECT r.job_id, r.state, count(*)
@@ -55,7 +62,28 @@ impl SqliteStore {
         }
         let last = read_runs(conn, &newest).await?;
         let day = self.count_last_day(conn, rows).await?;
-        Ok(job_summaries(rows, &jobs, last, day)?)
+        let rows = self.shown_next_fires(conn, rows, &jobs).await?;
+        Ok(job_summaries(&rows, &jobs, last, day)?)
+    }
+
+    /// The rows with next fire times that are not excluded.
+    async fn shown_next_fires(
+        &self,
+        conn: &mut SqliteConnection,
+        rows: &[JobRow],
+        jobs: &JobsById,
+    ) -> Result<Vec<JobRow>> {
+        let ids: Vec<i64> = rows.iter().map(|(id, ..)| *id).collect();
+        let excluded: Vec<ExcludedJob> = sqlx::query_as(EXCLUDED)
+            .bind(Json(ids))
+            .fetch_all(&mut *conn)
+            .await?;
+        let needed = excluded.iter().map(|(.., rules)| *rules).max();
+        let Some(needed) = needed else {
+            return Ok(rows.to_vec());
+        };
+        let rules = self.rules_at_least(conn, needed).await?;
+        Ok(shown_next_fires(rows, jobs, &excluded, &rules))
     }
 
     /// The runs of the last 24 hours, counted by job and state.

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cueline_model::exclusion::Due;
 use cueline_model::{
-    Actor, AttemptId, Block, ExecutorName, Job, JobId, JobName, Namespace, Route, RunId, RunKind,
-    RunState, Scope, Shard, Timestamp,
+    Actor, AttemptId, Block, Exclusions, ExecutorName, Job, JobId, JobName, Namespace, Route, RunId,
+    RunKind, RunState, Scope, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,20 @@ pub trait Planner: Send + Sync {
     ///
     /// [`Store::fire_due`](crate::Store::fire_due) calls this inside its transaction, so it must be quick and pure.
     fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan;
+
+    /// Like [`plan`](Self::plan), for a job with fire times that are excluded or not accounted for yet. Returns the first
+    /// excluded fire time that the plan leaves unaccounted, too. By default nothing is excluded.
+    fn plan_excluding(
+        &self,
+        job: &Job,
+        due: Due,
+        exclusions: &Exclusions,
+        now: Timestamp,
+        live: &[ExecutorName],
+    ) -> (Plan, Option<Timestamp>) {
+        let _ = exclusions;
+        (self.plan(job, due.at, now, live), None)
+    }
 
     /// Whether `job`, which is a broadcast job, stays due for now and is not planned. `silent` are the executors that
     /// could run it before they fell silent, sorted by name. By default no job is held.

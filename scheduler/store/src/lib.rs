@@ -46,6 +46,7 @@ mod dead_letter;
 mod dispatch;
 mod error;
 mod executor;
+mod fire_rules;
 mod job;
 mod list;
 mod load;
@@ -83,6 +84,9 @@ pub use dispatch::{
 };
 pub use error::{ErrorKind, RefusedObject, StoreError};
 pub use executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
+pub use fire_rules::{
+    AppliedCalendar, FireRuleStore, MAX_CALENDARS_OF_NAMESPACE, MAX_WINDOWS, StoredCalendar,
+};
 pub use job::{
     AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,
 };

@@ -19,6 +19,7 @@ use crate::dispatch::{
 };
 use crate::error::StoreError;
 use crate::executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
+use crate::fire_rules::FireRuleStore;
 use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
 use crate::namespaces::Namespaces;
@@ -51,7 +52,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
 #[async_trait]
-pub trait Store: Audit + Namespaces {
+pub trait Store: Audit + Namespaces + FireRuleStore {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).

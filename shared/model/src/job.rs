@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
-use crate::name::{GroupName, JobName, NameError};
+use crate::name::{CalendarName, GroupName, JobName, NameError};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
 use crate::route::Route;
 use crate::schedule::Schedule;
@@ -59,6 +59,9 @@ pub struct JobSpec {
         with = "crate::time::rfc3339"
     )]
     pub end_at: Option<Timestamp>,
+    /// The calendars, by their local names in the namespace of the job, that exclude fire times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calendars: Vec<String>,
     /// The longest delay of a run after its fire time. The delay is spread by job and fire time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub jitter: DurationMs,
@@ -250,9 +253,25 @@ impl JobSpec {
         self.group.is_in(&namespace) && parents.all(|parent| parent.is_in(&namespace))
     }
 
+    /// The names of its calendars.
+    pub fn calendar_names(&self) -> impl Iterator<Item = CalendarName> {
+        let namespace = self.name.namespace();
+        let local = self.calendars.iter();
+        local.filter_map(move |local| CalendarName::in_namespace(&namespace, local).ok())
+    }
+
     /// Whether the schedule fires.
     pub fn is_enabled(&self) -> bool {
         self.enabled.unwrap_or(true)
+    }
+
+    /// This definition with its schedule enabled.
+    #[must_use]
+    pub fn resumed(&self) -> Self {
+        Self {
+            enabled: Some(true),
+            ..self.clone()
+        }
     }
 
     /// This definition, completed with the settings of `present` that it leaves open.

@@ -212,6 +212,10 @@ qualified_name! {
     /// `NAMESPACE/LOCAL`.
     GroupName
 }
+qualified_name! {
+    /// The name of a calendar: `LOCAL` in the namespace `default`, else `NAMESPACE/LOCAL`.
+    CalendarName
+}
 name! {
     /// An executor's name, stable across restarts and unique within its group.
     ExecutorName, plain

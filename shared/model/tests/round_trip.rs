@@ -216,6 +216,7 @@ prop_compose! {
         let start_at = start_at.map(Timestamp::from_millis);
         let namespace: Namespace = namespace.parse().unwrap();
         JobSpec {
+            calendars: Vec::new(),
             name: JobName::in_namespace(&namespace, &name).unwrap(),
             group: GroupName::in_namespace(&namespace, &group).unwrap(),
             description,

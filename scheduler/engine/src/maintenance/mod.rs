@@ -6,3 +6,4 @@ pub(crate) mod overdue;
 mod received_letter;
 pub(crate) mod refused_triggers;
 pub(crate) mod retention;
+pub(crate) mod time_zones;

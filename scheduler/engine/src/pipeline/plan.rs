@@ -1,7 +1,9 @@
 //! Plans a due job: which runs to create, which fire times to skip, and when the job is due next. Pure.
 
+use cueline_model::exclusion::{Due, Passed, next_due};
 use cueline_model::{
-    ExecutorName, Job, MisfirePolicy, Route, Schedule, Shard, ShardPlan, Timestamp, expand,
+    Exclusions, ExecutorName, Job, MisfirePolicy, Route, Schedule, Shard, ShardPlan, Timestamp,
+    expand,
 };
 use cueline_store::{Plan, PlannedRun, Planner, SkippedFires};
 
@@ -31,6 +33,9 @@ impl Default for SchedulePlanner {
     }
 }
 
+/// One call visits this many times as many excluded fire times as others.
+const MAX_EXCLUDED: usize = 20;
+
 /// The fire times of a job that one plan covers.
 struct FireTimes {
     /// The oldest missed fire times. They are skipped, so only their number is kept.
@@ -41,6 +46,10 @@ struct FireTimes {
     next: Option<Timestamp>,
     /// Not all missed fire times fit. The next call gets the newest ones, which may have to run.
     has_more_missed: bool,
+    /// Excluded fire times that have passed, oldest first.
+    excluded: Vec<Timestamp>,
+    /// The first excluded fire time that is not accounted for.
+    excluded_from: Option<Timestamp>,
 }
 
 /// Fire times that share one `skipped` run.
@@ -53,7 +62,27 @@ struct SkippedSpan {
 
 impl Planner for SchedulePlanner {
     fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
-        let times = self.fire_times(job, due, now);
+        let due = Due {
+            at: due,
+            excluded_from: None,
+        };
+        self.plan_excluding(job, due, &Exclusions::default(), now, live)
+            .0
+    }
+
+    fn plan_excluding(
+        &self,
+        job: &Job,
+        due: Due,
+        exclusions: &Exclusions,
+        now: Timestamp,
+        live: &[ExecutorName],
+    ) -> (Plan, Option<Timestamp>) {
+        let times = if exclusions.is_empty() && due.excluded_from.is_none() {
+            self.fire_times(job, due.at, now)
+        } else {
+            self.fire_times_without(exclusions, job, due, now)
+        };
         let mut plan = Plan {
             runs: Vec::new(),
             next_fire: times.next,
@@ -62,6 +91,9 @@ impl Planner for SchedulePlanner {
         if let Some(skipped) = skipped {
             plan.runs.push(skipped_run(job, skipped, now));
         }
+        let excluded = times.excluded.iter().copied();
+        plan.runs
+            .extend(Passed::of(exclusions, excluded).map(excluded_run));
         let shards = expand(&job.spec.route, live);
         for fire_at in run.iter().chain(&times.on_time) {
             if cueline_runtime::planted!("ledger_gap") && fire_at.as_millis() % 7_000 == 0 {
@@ -70,7 +102,7 @@ impl Planner for SchedulePlanner {
             plan.runs
                 .extend(shards.iter().map(|shard| planned_run(job, *fire_at, shard)));
         }
-        plan
+        (plan, times.excluded_from)
     }
 
     fn holds(&self, job: &Job, silent: &[ExecutorName]) -> bool {
@@ -80,18 +112,104 @@ impl Planner for SchedulePlanner {
 }
 
 impl SchedulePlanner {
+    /// A fire time before this instant is missed.
+    fn missed_before(&self, job: &Job, now: Timestamp) -> Timestamp {
+        let missed_before = now.minus_ms(job.spec.misfire.grace.as_millis());
+        if job.spec.route == Route::Broadcast {
+            return missed_before.minus_ms(self.broadcasts.allowance_ms);
+        }
+        missed_before
+    }
+
+    /// The fire times of a job with exclusions. It visits each one.
+    fn fire_times_without(
+        &self,
+        exclusions: &Exclusions,
+        job: &Job,
+        due: Due,
+        now: Timestamp,
+    ) -> FireTimes {
+        let horizon = now.plus_ms(self.lookahead_ms);
+        let missed_before = self.missed_before(job, now);
+        let is_fixed_delay = matches!(job.spec.schedule, Schedule::FixedDelay { .. });
+        let first = match due.excluded_from {
+            // After a change of a time zone, it may not be a fire time any more.
+            Some(from) if !is_fixed_delay => job.spec.next_fire(from.minus_ms(1)),
+            from => from.or(Some(due.at)),
+        };
+        let mut times = FireTimes {
+            counted: None,
+            missed: Vec::new(),
+            on_time: Vec::new(),
+            next: first,
+            has_more_missed: false,
+            excluded: Vec::new(),
+            excluded_from: None,
+        };
+        let runnable = max_missed_to_run(job);
+        // The last visited fire time is excluded and has passed.
+        let mut noted = false;
+        // Excluded fire times have a limit of their own. Otherwise a long stretch between missed ones could use up each call.
+        let (mut visits, mut passed) = (0, 0);
+        let max_visits = self.max_fire_times.max(1);
+        while visits < max_visits + runnable && passed < max_visits.saturating_mul(MAX_EXCLUDED) {
+            let Some(at) = times.next.filter(|at| *at <= horizon) else {
+                let pending = times.excluded_from;
+                let next = next_due(
+                    &job.spec,
+                    exclusions,
+                    times.next,
+                    pending,
+                    noted,
+                    self.lookahead_ms,
+                );
+                (times.next, times.excluded_from) = (next.at, next.excluded_from);
+                return times;
+            };
+            noted = false;
+            if exclusions.exclude(at) {
+                passed += 1;
+                if at <= now {
+                    times.excluded.push(at);
+                    noted = true;
+                } else {
+                    times.excluded_from.get_or_insert(at);
+                }
+            } else if at < due.at {
+                // It has its run. Excluded fire times around it were waiting to be accounted for.
+                passed += 1;
+            } else if at < missed_before {
+                visits += 1;
+                times.missed.push(at);
+            } else if times.on_time.len() < self.max_on_time {
+                visits += 1;
+                times.on_time.push(at);
+            } else {
+                return times;
+            }
+            let fires = times.missed.last() == Some(&at) || times.on_time.last() == Some(&at);
+            if is_fixed_delay && fires {
+                // The next fire time is set when this run ends.
+                times.next = None;
+                return times;
+            }
+            times.next = job.spec.next_fire(at);
+        }
+        times.stop_at_the_limit(due, missed_before, runnable);
+        times
+    }
+
     fn fire_times(&self, job: &Job, due: Timestamp, now: Timestamp) -> FireTimes {
         let horizon = now.plus_ms(self.lookahead_ms);
-        let mut missed_before = now.minus_ms(job.spec.misfire.grace.as_millis());
-        if job.spec.route == Route::Broadcast {
-            missed_before = missed_before.minus_ms(self.broadcasts.allowance_ms);
-        }
+        let missed_before = self.missed_before(job, now);
         let mut times = FireTimes {
             counted: None,
             missed: Vec::new(),
             on_time: Vec::new(),
             next: Some(due),
             has_more_missed: false,
+            excluded: Vec::new(),
+            excluded_from: None,
         };
         if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
             // The next fire time is set when this run ends.
@@ -133,6 +251,26 @@ impl SchedulePlanner {
 }
 
 impl FireTimes {
+    /// Leaves what was not visited to the next call. Only the last call knows which missed fire times run, so the newest
+    /// `runnable` are left too.
+    fn stop_at_the_limit(&mut self, due: Due, missed_before: Timestamp, runnable: usize) {
+        let Some(next) = self.next else { return };
+        if next < due.at {
+            self.excluded_from.get_or_insert(next);
+            self.next = Some(due.at);
+            return;
+        }
+        // After very many excluded ones there may be few missed ones. They run now, so that each call gets further.
+        if next < missed_before && self.missed.len() > runnable {
+            self.has_more_missed = true;
+            let skip_count = self.missed.len() - runnable;
+            let next = self.missed.get(skip_count).copied().unwrap_or(next);
+            self.missed.truncate(skip_count);
+            self.excluded.retain(|at| *at < next);
+            self.next = Some(next);
+        }
+    }
+
     /// Counts old misses of a fixed-rate job by one division. At ten fires a second, visiting each would take 315
     /// million steps for one year.
     fn count_old_misses(&mut self, job: &Job, missed_before: Timestamp) {
@@ -199,6 +337,21 @@ fn planned_run(job: &Job, fire_at: Timestamp, shard: &ShardPlan) -> PlannedRun {
     }
 }
 
+/// A record in the ledger for excluded fire times.
+fn excluded_run(passed: Passed) -> PlannedRun {
+    PlannedRun {
+        fire_at: passed.last,
+        due_at: passed.last,
+        shard: Shard::whole(),
+        executor: None,
+        skipped: Some(SkippedFires {
+            reason: passed.reason(),
+            count: passed.count,
+            since: passed.since,
+        }),
+    }
+}
+
 /// A record in the ledger, not work for an executor.
 fn skipped_run(job: &Job, span: SkippedSpan, now: Timestamp) -> PlannedRun {
     let policy = match job.spec.misfire.policy {
@@ -221,135 +374,4 @@ fn skipped_run(job: &Job, span: SkippedSpan, now: Timestamp) -> PlannedRun {
 }
 
 #[cfg(test)]
-mod tests {
-    use cueline_model::{JobId, JobSpec};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn job(policy: &str, limit: u32, every: &str) -> Job {
-        let spec: JobSpec = serde_json::from_value(serde_json::json!({
-            "name": "j", "group": "default", "schedule": { "every": every },
-            "misfire": { "policy": policy, "grace": "5s", "catch_up_limit": limit },
-            "handler": { "native": "noop" },
-        }))
-        .expect("a valid definition");
-        Job {
-            id: JobId(1),
-            version: 1,
-            spec,
-        }
-    }
-
-    fn at(ms: i64) -> Timestamp {
-        Timestamp::from_millis(ms)
-    }
-
-    proptest! {
-        /// G1: for each policy and delay, every fire time up to the horizon runs or is counted in a skip, exactly
-        /// once.
-        #[test]
-        fn every_fire_time_is_accounted_for(
-            policy in prop_oneof![Just("skip"), Just("fire_once"), Just("catch_up")],
-            limit in 1_u32..40,
-            behind_ms in 0_i64..200_000,
-            max in 1_usize..50,
-            max_on_time in 1_usize..20,
-        ) {
-            let planner = SchedulePlanner { max_fire_times: max, max_on_time, ..SchedulePlanner::default() };
-            let job = job(policy, limit, "1s");
-            let (start, now) = (1_000_000, 1_000_000 + behind_ms);
-            let (mut next, mut accounted, mut ran) = (Some(at(start)), 0, Vec::new());
-            for _ in 0..1_000 {
-                let due = next.expect("a rate has a next fire time");
-                if due > at(now + 1_500) { break; }
-                let plan = planner.plan(&job, due, at(now), &[]);
-                for run in &plan.runs {
-                    accounted += run.skipped.as_ref().map_or(1, |s| s.count);
-                    if run.skipped.is_none() { ran.push(run.fire_at.as_millis()); }
-                }
-                prop_assert!(plan.next_fire > Some(due));
-                next = plan.next_fire;
-            }
-            let total = (behind_ms + 1_500) / 1_000 + 1;
-            prop_assert_eq!(accounted, u64::try_from(total).unwrap());
-            let missed_total = u64::try_from(behind_ms - 5_000).unwrap_or(0).div_ceil(1_000);
-            let missed_ran = ran.iter().filter(|t| **t < now - 5_000).count() as u64;
-            let wanted = match policy { "skip" => 0, "fire_once" => 1, _ => u64::from(limit) };
-            prop_assert_eq!(missed_ran, missed_total.min(wanted));
-            prop_assert!(ran.is_sorted());
-        }
-    }
-
-    #[test]
-    fn a_job_gets_a_limited_number_of_runs_that_are_on_time() {
-        let (job, now) = (job("fire_once", 100, "100ms"), at(1_000_000));
-        let planner = SchedulePlanner {
-            max_on_time: 8,
-            ..SchedulePlanner::default()
-        };
-        let first = now.minus_ms(4_000);
-        let plan = planner.plan(&job, first, now, &[]);
-        let fire_times: Vec<Timestamp> = plan.runs.iter().map(|run| run.fire_at).collect();
-        let expected: Vec<Timestamp> = (0..8).map(|i| first.plus_ms(i * 100)).collect();
-        assert_eq!(fire_times, expected);
-        assert_eq!(plan.next_fire, Some(first.plus_ms(800)));
-    }
-
-    #[test]
-    fn a_broadcast_fire_that_was_held_is_not_missed() {
-        let mut job = job("skip", 1, "60s");
-        let planner = SchedulePlanner {
-            broadcasts: BroadcastRule {
-                holds: false,
-                allowance_ms: 6_000,
-            },
-            ..SchedulePlanner::default()
-        };
-        let is_skipped = |job: &Job, now: i64| {
-            let plan = planner.plan(job, at(60_000), at(now), &[]);
-            plan.runs[0].skipped.is_some()
-        };
-        assert!(is_skipped(&job, 71_000), "other jobs are not held");
-        job.spec.route = Route::Broadcast;
-        assert!(!is_skipped(&job, 71_000));
-        assert!(is_skipped(&job, 71_001));
-    }
-
-    #[test]
-    fn a_broadcast_job_with_silent_executors_is_held() {
-        let mut job = job("skip", 1, "60s");
-        let silent: [ExecutorName; 1] = ["e1".parse().expect("a name")];
-        let mut planner = SchedulePlanner::default();
-        for holds in [false, true] {
-            planner.broadcasts.holds = holds;
-            job.spec.route = Route::Broadcast;
-            assert_eq!(planner.holds(&job, &silent), holds);
-            assert!(!planner.holds(&job, &[]), "none is silent");
-            job.spec.route = Route::First;
-            assert!(!planner.holds(&job, &silent));
-        }
-    }
-
-    #[test]
-    fn a_year_of_missed_100_ms_fires_is_counted_without_visiting_each() {
-        let job = job("fire_once", 100, "100ms");
-        let now = at(31_536_000_000);
-        let plan = SchedulePlanner::default().plan(&job, at(100), now, &[]);
-        let skipped: u64 = plan
-            .runs
-            .iter()
-            .filter_map(|r| r.skipped.as_ref())
-            .map(|s| s.count)
-            .sum();
-        let runs = plan.runs.iter().filter(|r| r.skipped.is_none()).count() as u64;
-        let walked = plan
-            .next_fire
-            .expect("a next fire time")
-            .since_ms(at(100))
-            .unsigned_abs()
-            / 100;
-        assert_eq!(skipped + runs, walked);
-        assert!(plan.next_fire > Some(now));
-    }
-}
+mod tests;

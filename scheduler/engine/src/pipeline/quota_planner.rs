@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use cueline_model::{ExecutorName, Job, Namespace, Timestamp};
+use cueline_model::exclusion::Due;
+use cueline_model::{Exclusions, ExecutorName, Job, Namespace, Timestamp};
 use cueline_store::{Plan, Planner, WaitingQuota};
 
 use super::plan::SchedulePlanner;
@@ -16,6 +17,18 @@ pub(super) struct QuotaPlanner<'a> {
 impl Planner for QuotaPlanner<'_> {
     fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
         self.schedule.plan(job, due, now, live)
+    }
+
+    fn plan_excluding(
+        &self,
+        job: &Job,
+        due: Due,
+        exclusions: &Exclusions,
+        now: Timestamp,
+        live: &[ExecutorName],
+    ) -> (Plan, Option<Timestamp>) {
+        self.schedule
+            .plan_excluding(job, due, exclusions, now, live)
     }
 
     fn holds(&self, job: &Job, silent: &[ExecutorName]) -> bool {

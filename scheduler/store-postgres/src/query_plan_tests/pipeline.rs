@@ -17,6 +17,7 @@ async fn claims_use_their_indexes() {
         q.bind(vec![1_i64; 50])
             .bind(vec![2_i64; 50])
             .bind(vec![3_i64; 50])
+            .bind(vec![None::<i64>; 50])
     })
     .await;
     s.check(claim::CLAIM, "run_live_waiting", |q| {

@@ -2,8 +2,8 @@
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
 use cueline_model::{
-    Actor, ActorKind, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId, RunState, StoreId,
-    Timestamp,
+    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId,
+    RunState, StoreId, Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -208,6 +208,47 @@ pub fn quotas_changed(
         before: before.map(value),
         after: after.map(value),
         ..entry(by, action, namespace.as_str())
+    }
+}
+
+/// A calendar that was created, changed or deleted, with its texts before and after.
+pub fn calendar_changed(
+    by: &Actor,
+    name: &CalendarName,
+    before: Option<String>,
+    after: Option<String>,
+) -> NewAuditEntry {
+    let action = match (&before, &after) {
+        (None, _) => "calendar.create",
+        (Some(_), Some(_)) => "calendar.update",
+        (Some(_), None) => "calendar.delete",
+    };
+    NewAuditEntry {
+        namespace: Some(name.namespace()),
+        before,
+        after,
+        ..entry(by, action, name.as_str())
+    }
+}
+
+/// A maintenance window that was added or deleted, with its text. Without a namespace it is about all.
+pub fn window_changed(
+    by: &Actor,
+    id: i64,
+    namespace: Option<Namespace>,
+    before: Option<String>,
+    after: Option<String>,
+) -> NewAuditEntry {
+    let action = if after.is_some() {
+        "window.add"
+    } else {
+        "window.delete"
+    };
+    NewAuditEntry {
+        namespace,
+        before,
+        after,
+        ..entry(by, action, id.to_string())
     }
 }
 

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-use cueline_model::{Job, Namespace, Route, Shard, Timestamp};
+use cueline_model::exclusion::Due;
+use cueline_model::{FireRules, Job, Namespace, Route, Shard, Timestamp};
 use serde::Deserialize;
 
 use super::definitions::JobsById;
@@ -23,15 +24,24 @@ pub struct DueJob {
     pub next_fire_at: i64,
     /// Number of its runs so far.
     pub run_count: i64,
+    /// The revision of the fire rules that it needs at least; 0 if no rule is about it.
+    pub rules: i64,
+    /// The first excluded fire time that is not accounted for.
+    pub excluded_from: Option<i64>,
 }
 
-impl From<(i64, i64, i64, i64)> for DueJob {
-    fn from((id, version, next_fire_at, run_count): (i64, i64, i64, i64)) -> Self {
+/// The columns of a [`DueJob`].
+pub type DueJobRow = (i64, i64, i64, i64, i64, Option<i64>);
+
+impl From<DueJobRow> for DueJob {
+    fn from((id, version, next_fire_at, run_count, rules, excluded_from): DueJobRow) -> Self {
         Self {
             id,
             version,
             next_fire_at,
             run_count,
+            rules,
+            excluded_from,
         }
     }
 }
@@ -45,6 +55,8 @@ pub struct Advance {
     pub next_fire_at: Option<Timestamp>,
     /// Number of its runs, including the planned ones.
     pub run_count: i64,
+    /// The first excluded fire time that is not accounted for.
+    pub excluded_from: Option<Timestamp>,
 }
 
 /// The runs of due jobs, and when the jobs are due next.
@@ -61,10 +73,10 @@ pub struct PlannedJobs {
 }
 
 /// Plans due jobs, as far as the limits of `request` allow. A job whose definition cannot be read stays due and does
-/// not stop the others. So does a job that the planner holds.
+/// not stop the others. So does a job that the planner holds. `rules` are at least as new as each of the jobs needs.
 pub fn plan_due_jobs(
     due: &[DueJob],
-    jobs: &JobsById,
+    (jobs, rules): (&JobsById, &FireRules),
     live: &mut LiveExecutors,
     request: &FireDueRequest,
     planner: &dyn Planner,
@@ -92,8 +104,16 @@ pub fn plan_due_jobs(
             continue;
         }
         let note = silent_note(job, live);
-        let fire_at = Timestamp::from_millis(due.next_fire_at);
-        let mut plan = planner.plan(job, fire_at, now, &candidates);
+        let stored = Due {
+            at: Timestamp::from_millis(due.next_fire_at),
+            excluded_from: due.excluded_from.map(Timestamp::from_millis),
+        };
+        let (mut plan, excluded_from) = if due.rules == 0 && stored.excluded_from.is_none() {
+            (planner.plan(job, stored.at, now, &candidates), None)
+        } else {
+            let exclusions = rules.of(&job.spec);
+            planner.plan_excluding(job, stored, &exclusions, now, &candidates)
+        };
         if let Some(quota) = planner.waiting_quota(job) {
             let skipped = waiting.limit(&mut plan, job, quota, now);
             if skipped > 0 {
@@ -114,6 +134,7 @@ pub fn plan_due_jobs(
             id: due.id,
             next_fire_at: plan.next_fire,
             run_count,
+            excluded_from,
         });
     }
     planned_jobs

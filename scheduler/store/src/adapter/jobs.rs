@@ -3,11 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{Actor, GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp};
+use cueline_model::{
+    Actor, FireRules, GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp,
+};
 
 use super::audit::{job_created, job_updated, stored_actor};
 use super::convert::to_i64;
 use super::definitions::serialize_definition;
+use super::fire_rules::DueColumns;
 use super::parents::parent_of;
 use crate::{
     AppliedJob, Change, ErrorKind, JobPreconditions, NewAuditEntry, Revision, StoreError,
@@ -30,8 +33,8 @@ pub struct JobColumns<'a> {
     pub max_attempt_ms: Option<i64>,
     /// The text of the definition.
     pub definition: String,
-    /// The next fire time, in milliseconds. `None` for a paused job, or if the schedule is exhausted.
-    pub next_fire_at: Option<i64>,
+    /// When it is planned next. For a paused job, or if the schedule is exhausted, there is no time.
+    pub due: DueColumns,
     /// Whether the schedule is enabled.
     pub enabled: bool,
     /// Whether the next fire time counts from the end of a run.
@@ -39,12 +42,12 @@ pub struct JobColumns<'a> {
 }
 
 impl<'a> JobColumns<'a> {
-    /// The columns of a definition that is applied at `now`.
+    /// The columns of a definition that is applied at `now` under these fire rules.
     ///
     /// # Errors
     ///
     /// As [`serialize_definition`].
-    pub fn new(spec: &'a JobSpec, now: Timestamp) -> Result<Self, StoreError> {
+    pub fn new(spec: &'a JobSpec, now: Timestamp, rules: &FireRules) -> Result<Self, StoreError> {
         let enabled = spec.is_enabled();
         let next_fire_at = if enabled { spec.next_fire(now) } else { None };
         let max_attempt_ms = spec.timeout.map(|timeout| {
@@ -60,7 +63,7 @@ impl<'a> JobColumns<'a> {
             startup: spec.schedule == Schedule::Startup,
             max_attempt_ms,
             definition: serialize_definition(spec)?,
-            next_fire_at: next_fire_at.map(Timestamp::as_millis),
+            due: DueColumns::new(spec, rules, next_fire_at),
             enabled,
             fixed_delay: is_fixed_delay(spec),
         })

@@ -6,6 +6,15 @@ use serde::Deserialize;
 use super::convert::{run_state, to_u32};
 use crate::{LedgerEntry, StoreError};
 
+/// Excluded fire times that have no run yet: from the first on, and before the second. `None` without any.
+pub type ExcludedRange = Option<(Timestamp, Timestamp)>;
+
+/// The excluded fire times of a job that are not accounted for yet.
+pub fn excluded_range(excluded_from: Option<i64>, next_fire_at: Option<i64>) -> ExcludedRange {
+    let until = next_fire_at.unwrap_or(i64::MAX);
+    excluded_from.map(|from| (Timestamp::from_millis(from), Timestamp::from_millis(until)))
+}
+
 /// A run of the schedule at its fire time.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct LedgerRun {
@@ -91,7 +100,7 @@ pub fn expected_fire_times(
 }
 
 /// At most `limit` entries for `times`. A fire time gets its runs. If it has none, it gets the skipped run that
-/// accounts for it, or no run. `runs` have to be sorted by fire time and shard, `skipped` by `last`.
+/// accounts for it, or no run. One in `excluded` is skipped and gets its run later. `runs` have to be sorted by fire time and shard, `skipped` by `last`.
 ///
 /// # Errors
 ///
@@ -100,6 +109,7 @@ pub fn ledger_entries(
     times: &[Timestamp],
     runs: &[LedgerRun],
     skipped: &[SkippedRange],
+    excluded: ExcludedRange,
     limit: usize,
 ) -> Result<Vec<LedgerEntry>, StoreError> {
     let mut entries = Vec::with_capacity(times.len());
@@ -111,14 +121,19 @@ pub fn ledger_entries(
             found = true;
         }
         if !found {
-            entries.push(entry_without_run(at, skipped));
+            entries.push(entry_without_run(at, skipped, excluded));
         }
     }
     entries.truncate(limit);
     Ok(entries)
 }
 
-fn entry_without_run(at: Timestamp, skipped: &[SkippedRange]) -> LedgerEntry {
+fn entry_without_run(
+    at: Timestamp,
+    skipped: &[SkippedRange],
+    excluded: ExcludedRange,
+) -> LedgerEntry {
+    let is_excluded = excluded.is_some_and(|(from, until)| from <= at && at < until);
     let before = skipped.partition_point(|range| range.last < at);
     let range = skipped
         .get(before..)
@@ -129,7 +144,7 @@ fn entry_without_run(at: Timestamp, skipped: &[SkippedRange]) -> LedgerEntry {
         fire_at: at,
         run: range.map(|range| range.run),
         shard: range.map(|_| 0),
-        state: range.map(|_| RunState::Skipped),
+        state: (range.is_some() || is_excluded).then_some(RunState::Skipped),
     }
 }
 
@@ -159,7 +174,7 @@ mod tests {
         }];
         let runs = [run(1, 5, 0), run(1, 6, 1)];
         let times = [at(1), at(2), at(4)];
-        let got = ledger_entries(&times, &runs, &skipped, 10).expect("known states");
+        let got = ledger_entries(&times, &runs, &skipped, None, 10).expect("known states");
         let got: Vec<_> = got.iter().map(|e| (e.fire_at, e.run, e.shard)).collect();
         assert_eq!(
             got,
@@ -170,8 +185,20 @@ mod tests {
                 (at(4), None, None),
             ]
         );
-        let cut = ledger_entries(&times, &runs, &skipped, 1).expect("known states");
+        let cut = ledger_entries(&times, &runs, &skipped, None, 1).expect("known states");
         assert_eq!(cut.len(), 1);
+    }
+
+    #[test]
+    fn an_excluded_fire_time_is_skipped_before_it_has_its_run() {
+        let times = [at(1), at(2), at(3)];
+        let excluded = Some((at(2), at(3)));
+        let got = ledger_entries(&times, &[], &[], excluded, 10).expect("known states");
+        let states: Vec<_> = got.iter().map(|e| (e.run, e.state)).collect();
+        assert_eq!(
+            states,
+            [(None, None), (None, Some(RunState::Skipped)), (None, None)]
+        );
     }
 
     #[test]

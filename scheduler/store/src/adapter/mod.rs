@@ -14,6 +14,7 @@ pub mod definitions;
 mod delegate;
 mod delegate_accounts;
 pub mod fire_due;
+pub mod fire_rules;
 pub mod follow_ups;
 pub mod heartbeats;
 pub mod job_list;

@@ -2,15 +2,38 @@
 
 use std::collections::HashMap;
 
-use cueline_model::{RunState, Timestamp};
+use cueline_model::exclusion::next_free;
+use cueline_model::{FireRules, RunState, Timestamp};
 
 use super::convert::{run_state, to_u32, to_u64};
 use super::definitions::{JobsById, job_of};
 use super::run_list::IdRange;
 use crate::{DeadLetter, JobSummary, Order, Run, StoreError, StoreStats, TimelineEntry};
 
-/// A listed job: id, version, next fire time.
+/// A listed job: id, version, next fire time. While fire times are excluded, [`shown_next_fires`] corrects the last one.
 pub type JobRow = (i64, i64, Option<i64>);
+
+/// A job with fire times that are excluded at present: id, the first of them, revision of its fire rules.
+pub type ExcludedJob = (i64, i64, i64);
+
+/// The rows with the next fire times that people see: those that are not excluded.
+pub fn shown_next_fires(
+    rows: &[JobRow],
+    jobs: &JobsById,
+    excluded: &[ExcludedJob],
+    rules: &FireRules,
+) -> Vec<JobRow> {
+    let from: HashMap<i64, i64> = excluded.iter().map(|(id, from, _)| (*id, *from)).collect();
+    let shown = |&(id, version, next): &JobRow| {
+        let (Some(from), Some(job)) = (from.get(&id), jobs.get(&id)) else {
+            return (id, version, next);
+        };
+        let after = Timestamp::from_millis(*from).minus_ms(1);
+        let free = next_free(&job.spec, &rules.of(&job.spec), after);
+        (id, version, free.map(Timestamp::as_millis))
+    };
+    rows.iter().map(shown).collect()
+}
 
 /// Summaries of jobs in the order of their rows. `last` are the newest runs that started or ended. `day` are the counts
 /// of the last day: job id, code of the state, number of runs.

@@ -143,6 +143,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
         schedule,
         start_at: None,
         end_at: None,
+        calendars: Vec::new(),
         jitter: cueline_model::DurationMs::default(),
         misfire: Misfire::default(),
         route: Route::default(),

@@ -15,6 +15,7 @@ pub mod dead_letters;
 pub mod dispatch;
 pub mod executors;
 pub mod fire_due;
+pub mod fire_rules;
 mod fixture;
 pub mod follow_ups;
 pub mod idempotency;
@@ -57,6 +58,9 @@ macro_rules! store_conformance {
             fire_due: due_jobs_fire_once, enough_runs_end_a_transaction, order_is_due_priority_id, horizon_and_limit_bound_a_call, fire_time_is_unique,
                 skipped_runs_say_why, live_candidates_reach_the_planner, held_jobs_stay_due, turns_count_runs, paused_jobs_do_not_fire,
                 shards_and_pins_are_kept, panicking_planner_leaves_nothing, committed_data_outlives_reopening;
+            fire_rules: calendars_are_kept_in_versions, jobs_keep_their_calendars, excluded_fire_times_are_accounted_for,
+                a_change_accounts_for_excluded_fire_times, a_change_withdraws_runs_ahead_at_every_node, a_window_stops_the_jobs_in_its_scope,
+                a_deleted_window_lets_jobs_fire_again, a_changed_time_zone_replans_its_jobs;
             claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,
                 dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, unreadable_runs_are_left_to_other_nodes, unreadable_reclaimed_attempts_are_left_to_other_nodes, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
@@ -174,6 +178,7 @@ mod tests {
             include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
+            include_str!("fire_rules.rs"),
             include_str!("follow_ups.rs"),
             include_str!("idempotency.rs"),
             include_str!("jobs.rs"),

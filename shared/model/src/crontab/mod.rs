@@ -229,6 +229,7 @@ impl Reading<'_> {
             schedule,
             start_at: None,
             end_at: None,
+            calendars: Vec::new(),
             jitter,
             misfire: Misfire {
                 policy: MisfirePolicy::Skip,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::reader::{Fields, Reader, join, shorten};
 use super::{Node, Value};
+use crate::name::NameError;
 use crate::secret::{SecretName, TextOrSecret};
 
 /// The longest text, except for scripts and names.
@@ -37,6 +38,46 @@ pub(super) fn required<T>(
         );
     }
     optional(r, f, key, read)
+}
+
+/// Reads a local name. `qualify` puts it into the job's namespace.
+pub(super) fn local<T>(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    qualify: impl FnOnce(&str) -> Result<T, NameError>,
+) -> Option<T> {
+    if let Value::Text(text) = &node.value
+        && text.contains('/')
+    {
+        let message = format!(
+            "{:?} given; a name without '/' is expected. The field `namespace` has the namespace of the job, its group and its parents",
+            shorten(text)
+        );
+        r.refuse(node.line, path, message);
+        return None;
+    }
+    name(r, node, path, qualify)
+}
+
+/// Reads a name with `parse`.
+pub(super) fn name<T>(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    parse: impl FnOnce(&str) -> Result<T, NameError>,
+) -> Option<T> {
+    let Value::Text(text) = &node.value else {
+        r.mismatch(node, path, "a name");
+        return None;
+    };
+    match parse(text) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            r.refuse(node.line, path, format!("{:?}: {error}", shorten(text)));
+            None
+        }
+    }
 }
 
 /// A table of texts.

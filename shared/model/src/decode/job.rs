@@ -1,22 +1,24 @@
 //! Reads the fields of a job.
 
-use super::fields::{MAX_TEXT_BYTES, optional, required, text_map};
+use super::fields::{MAX_TEXT_BYTES, local, name, optional, required, text_map};
 use super::reader::{Fields, Reader, given, shorten};
-use super::{Node, Value, handler, policy, route, schedule};
+use super::{Node, Value, exclusion, handler, policy, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
     After, AfterOn, JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace,
     default_priority,
 };
-use crate::name::{GroupName, JobName, NameError, Namespace};
+use crate::name::{GroupName, JobName, Namespace};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 28] = [
     "name",
     "namespace",
     "group",
     "description",
     "schedule",
+    "schedules",
+    "calendars",
     "start_at",
     "end_at",
     "jitter",
@@ -40,7 +42,7 @@ const KEYS: [&str; 26] = [
     "enabled",
 ];
 /// Keys of later versions.
-const LATER: [&str; 2] = ["calendars", "windows"];
+const LATER: [&str; 1] = ["windows"];
 
 /// The largest backlog that a definition may set.
 const MAX_BACKLOG: i64 = 100_000;
@@ -72,6 +74,10 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         group: group?,
         description: optional(r, &f, "description", text).unwrap_or_default(),
         schedule: schedule.unwrap_or(Schedule::Manual),
+        calendars: optional(r, &f, "calendars", |r, n, p| {
+            exclusion::calendar_names(r, n, p, &namespace)
+        })
+        .unwrap_or_default(),
         start_at: optional(r, &f, "start_at", Reader::instant),
         end_at: optional(r, &f, "end_at", Reader::instant),
         jitter: optional(r, &f, "jitter", |r, n, p| r.duration(n, p, 0)).unwrap_or_default(),
@@ -110,6 +116,14 @@ fn placeholder(namespace: &Namespace) -> Option<JobName> {
 }
 
 fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedule> {
+    if let Some((node, path)) = f.get("schedules") {
+        if f.get("schedule").is_some() {
+            let message = "given beside schedule; one of the two is expected";
+            r.refuse(node.line, &path, message);
+            return None;
+        }
+        return schedule::read_list(r, node, &path);
+    }
     if f.get("schedule").is_none() && f.get("after").is_some() {
         return Some(Schedule::Manual);
     }
@@ -121,46 +135,6 @@ fn read_schedule(r: &mut Reader, f: &Fields<'_>, whole: &Node) -> Option<Schedul
         "one of { cron = … }, { every = … }, { after = … }, { at = … }, { startup = true }, { manual = true }, or a parent in `after`,",
         schedule::read,
     )
-}
-
-/// Reads a local name. `qualify` puts it into the job's namespace.
-fn local<T>(
-    r: &mut Reader,
-    node: &Node,
-    path: &str,
-    qualify: impl FnOnce(&str) -> Result<T, NameError>,
-) -> Option<T> {
-    if let Value::Text(text) = &node.value
-        && text.contains('/')
-    {
-        let message = format!(
-            "{:?} given; a name without '/' is expected. The field `namespace` has the namespace of the job, its group and its parents",
-            shorten(text)
-        );
-        r.refuse(node.line, path, message);
-        return None;
-    }
-    name(r, node, path, qualify)
-}
-
-/// Reads a name with `parse`.
-fn name<T>(
-    r: &mut Reader,
-    node: &Node,
-    path: &str,
-    parse: impl FnOnce(&str) -> Result<T, NameError>,
-) -> Option<T> {
-    let Value::Text(text) = &node.value else {
-        r.mismatch(node, path, "a name");
-        return None;
-    };
-    match parse(text) {
-        Ok(name) => Some(name),
-        Err(error) => {
-            r.refuse(node.line, path, format!("{:?}: {error}", shorten(text)));
-            None
-        }
-    }
 }
 
 fn text(r: &mut Reader, node: &Node, path: &str) -> Option<String> {

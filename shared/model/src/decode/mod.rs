@@ -5,6 +5,7 @@
 //! once. A problem names the field, the given value and the accepted values. The decoder accepts the short
 //! forms of job files (`block = "serial"`, `handler = { shell = "text" }`) and the serialised form of a [`JobSpec`].
 
+mod exclusion;
 mod fields;
 mod handler;
 mod job;
@@ -16,6 +17,7 @@ mod schedule;
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::name::Namespace;
 use reader::Reader;
@@ -100,11 +102,126 @@ pub const MAX_PROBLEMS: usize = 1_000;
 /// The most jobs in one file or body.
 pub const MAX_JOBS: usize = 100_000;
 
+/// The most calendars in one file.
+pub const MAX_CALENDARS_IN_FILE: usize = 1_000;
+
 /// Reads one job definition. Without the field `namespace` it is in the namespace `default`.
 pub fn job(node: &Node) -> Result<JobSpec, Vec<Problem>> {
     let mut reader = Reader::default();
     let spec = read_job(&mut reader, node, "", &Namespace::default());
     reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads one calendar. Without the field `namespace` it is in `namespace`.
+///
+/// # Errors
+///
+/// All problems.
+pub fn calendar(node: &Node, namespace: &Namespace) -> Result<CalendarSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = exclusion::calendar(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads one maintenance window.
+///
+/// # Errors
+///
+/// All problems.
+pub fn window(node: &Node, namespace: &Namespace) -> Result<WindowSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = exclusion::window(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// What a job file defines.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Definitions {
+    /// The jobs.
+    pub jobs: Vec<JobSpec>,
+    /// The calendars.
+    pub calendars: Vec<CalendarSpec>,
+}
+
+/// Reads a job file with its calendars, which the key `calendar` or `calendars` has.
+///
+/// # Errors
+///
+/// All problems.
+pub fn file(root: &Node, namespace: &Namespace) -> Result<Definitions, Vec<Problem>> {
+    let Value::Map(entries) = &root.value else {
+        return jobs(root, namespace).map(|jobs| Definitions {
+            jobs,
+            calendars: Vec::new(),
+        });
+    };
+    let is_calendars = |key: &str| key == "calendar" || key == "calendars";
+    let (calendars, others): (Vec<_>, Vec<_>) = entries
+        .iter()
+        .cloned()
+        .partition(|(key, _)| is_calendars(key));
+    let mut reader = Reader::default();
+    let mut found = Definitions {
+        calendars: read_calendars(&mut reader, &calendars, namespace),
+        ..Definitions::default()
+    };
+    let of_calendars = reader.finish();
+    let root = Node {
+        line: root.line,
+        value: Value::Map(others),
+    };
+    match (of_calendars, jobs(&root, namespace)) {
+        (Ok(()), Ok(jobs)) => {
+            found.jobs = jobs;
+            Ok(found)
+        }
+        (of_calendars, of_jobs) => {
+            let mut problems = of_calendars.err().unwrap_or_default();
+            problems.extend(of_jobs.err().unwrap_or_default());
+            Err(problems)
+        }
+    }
+}
+
+fn read_calendars(
+    reader: &mut Reader,
+    lists: &[(String, Node)],
+    namespace: &Namespace,
+) -> Vec<CalendarSpec> {
+    let mut calendars: Vec<CalendarSpec> = Vec::new();
+    for (key, list) in lists {
+        let Value::List(items) = &list.value else {
+            let message = format!(
+                "{} given; a list of calendars is expected ([[{key}]] in TOML)",
+                reader::given(list)
+            );
+            reader.refuse(list.line, key, message);
+            continue;
+        };
+        for (index, item) in items.iter().enumerate().take(MAX_CALENDARS_IN_FILE + 1) {
+            if index == MAX_CALENDARS_IN_FILE {
+                let message = format!(
+                    "{} calendars given; a file has at most {MAX_CALENDARS_IN_FILE}",
+                    items.len()
+                );
+                reader.refuse(list.line, key, message);
+                break;
+            }
+            reader.enter(None, &format!("{key}[{index}]"));
+            if let Some(calendar) = exclusion::calendar(reader, item, namespace) {
+                if calendars.iter().any(|other| other.name == calendar.name) {
+                    let name = calendar.name.as_str();
+                    let message = format!(
+                        "{name:?} is given twice in this file; each calendar needs a name of its own"
+                    );
+                    reader.refuse(item.line, "name", message);
+                }
+                calendars.push(calendar);
+            }
+            reader.leave();
+        }
+    }
+    calendars
 }
 
 /// Reads a job file: a map whose key `job` (TOML's `[[job]]`) or `jobs` is a list of definitions. Definitions without the

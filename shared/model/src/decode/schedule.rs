@@ -1,9 +1,11 @@
 //! Reads schedules.
 
-use super::Node;
 use super::fields::{optional, required};
 use super::reader::{Fields, Reader, given, shorten};
-use crate::schedule::{CronError, CronSchedule, Dialect, DstRule, Schedule};
+use super::{Node, Value};
+use crate::schedule::{
+    CronError, CronSchedule, Dialect, DstRule, MAX_SCHEDULES, Schedule, UnknownZone,
+};
 
 const KINDS: [&str; 6] = ["cron", "every", "after", "at", "startup", "manual"];
 const KEYS: [&str; 10] = [
@@ -19,8 +21,60 @@ const EXTRAS: [(&str, &str); 4] = [
 /// The shortest period or delay.
 const MIN_PERIOD_MS: u64 = 100;
 
-/// Reads a schedule.
+/// Reads a schedule, or a list of several.
 pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<Schedule> {
+    match node.value {
+        Value::List(_) => read_list(r, node, path),
+        _ => read_one(r, node, path),
+    }
+}
+
+/// Reads a list of schedules. Only those with fire times of their own can be in a list with others.
+pub(super) fn read_list(r: &mut Reader, node: &Node, path: &str) -> Option<Schedule> {
+    let Value::List(items) = &node.value else {
+        r.mismatch(node, path, "a list of schedules");
+        return None;
+    };
+    if items.is_empty() || items.len() > MAX_SCHEDULES {
+        let message = format!(
+            "{} given; 1–{MAX_SCHEDULES} schedules are expected",
+            given(node)
+        );
+        r.refuse(node.line, path, message);
+        return None;
+    }
+    let before = r.count();
+    let mut schedules = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let Some(schedule) = read_one(r, item, &path) else {
+            continue;
+        };
+        let kind = match schedule {
+            Schedule::FixedDelay { .. } => "after",
+            Schedule::Startup => "startup",
+            Schedule::Manual => "manual",
+            _ => "",
+        };
+        if items.len() > 1 && !kind.is_empty() {
+            let message = format!(
+                "{kind:?} cannot be combined with other schedules; cron, every or at is expected"
+            );
+            r.refuse(item.line, &path, message);
+        }
+        schedules.push(schedule);
+    }
+    if r.count() > before {
+        return None;
+    }
+    if schedules.len() == 1 {
+        return schedules.pop();
+    }
+    Some(Schedule::Several(schedules))
+}
+
+/// Reads a single schedule.
+fn read_one(r: &mut Reader, node: &Node, path: &str) -> Option<Schedule> {
     let f = r.fields(node, path, &KEYS, &[])?;
     let kinds = f.present(&KINDS);
     let [kind] = kinds[..] else {
@@ -91,7 +145,7 @@ fn flag(
     None
 }
 
-fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
+pub(super) fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
     let before = r.count();
     let dialect = optional(r, f, "dialect", |r, n, p| {
         let words = [("quartz", Dialect::Quartz), ("unix", Dialect::Unix)];
@@ -120,13 +174,7 @@ fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
     match CronSchedule::parse(expression, zone, dialect, dst) {
         Ok(cron) => Some(cron),
         Err(CronError::TimeZone(zone)) => {
-            let message = if r.may_suggest_zone() {
-                zone.with_suggestion()
-            } else {
-                zone.to_string()
-            };
-            r.remember_zone_message(zone.name(), &message);
-            r.refuse(zone_line, &f.path_of("timezone"), message);
+            refuse_zone(r, zone_line, &f.path_of("timezone"), &zone);
             None
         }
         // The dialect is refused already. Problems of the expression in a guessed dialect would only confuse.
@@ -137,4 +185,15 @@ fn cron(r: &mut Reader, f: &Fields<'_>) -> Option<CronSchedule> {
             None
         }
     }
+}
+
+/// Notes an unknown time zone, with the nearest known one.
+pub(super) fn refuse_zone(r: &mut Reader, line: Option<u32>, path: &str, zone: &UnknownZone) {
+    let message = if r.may_suggest_zone() {
+        zone.with_suggestion()
+    } else {
+        zone.to_string()
+    };
+    r.remember_zone_message(zone.name(), &message);
+    r.refuse(line, path, message);
 }

@@ -6,8 +6,10 @@ use crate::duration::DurationMs;
 use crate::time::Timestamp;
 
 mod cron;
+pub mod zones;
 
 pub use cron::{CronError, CronSchedule, UnknownZone};
+pub use zones::Zone;
 
 /// The most fire times that a preview returns.
 pub const MAX_PREVIEW: usize = 10_000;
@@ -38,7 +40,13 @@ pub enum Schedule {
     Startup,
     /// Never fires by itself. Only the API, the command line, a message or a parent triggers the job.
     Manual,
+    /// Fires at the fire times of each of these. An instant that several of them have is one fire time. They are of the
+    /// kinds `cron`, `every` and `at`: only these have fire times of their own.
+    Several(Vec<Schedule>),
 }
+
+/// The most schedules of one job.
+pub const MAX_SCHEDULES: usize = 20;
 
 /// The serialised form of a [`Schedule`]. The present keys determine the kind.
 #[derive(Serialize, Deserialize, Default)]
@@ -78,6 +86,7 @@ impl Serialize for Schedule {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = ScheduleFields::default();
         match self {
+            Self::Several(schedules) => return serializer.collect_seq(schedules),
             Self::Cron(cron) => {
                 fields.cron = Some(cron.expression().to_owned());
                 fields.timezone = Some(cron.timezone().to_owned());
@@ -99,8 +108,40 @@ impl Serialize for Schedule {
 
 impl<'de> Deserialize<'de> for Schedule {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::Error as _;
-        let w = ScheduleFields::deserialize(deserializer)?;
+        deserializer.deserialize_any(OneOrSeveral)
+    }
+}
+
+/// Reads a table as one schedule, and a list as several.
+struct OneOrSeveral;
+
+impl<'de> serde::de::Visitor<'de> for OneOrSeveral {
+    type Value = Schedule;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a schedule, or a list of schedules")
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Schedule, A::Error> {
+        let mut schedules = Vec::new();
+        while let Some(schedule) = list.next_element()? {
+            schedules.push(schedule);
+        }
+        Ok(Schedule::Several(schedules))
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Schedule, A::Error> {
+        let fields = serde::de::value::MapAccessDeserializer::new(map);
+        ScheduleFields::deserialize(fields)?
+            .try_into()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+impl TryFrom<ScheduleFields> for Schedule {
+    type Error = String;
+
+    fn try_from(w: ScheduleFields) -> Result<Self, String> {
         match w {
             ScheduleFields {
                 cron: Some(expression),
@@ -112,7 +153,7 @@ impl<'de> Deserialize<'de> for Schedule {
                 w.dst,
             )
             .map(Self::Cron)
-            .map_err(D::Error::custom),
+            .map_err(|error| error.to_string()),
             ScheduleFields {
                 every: Some(every),
                 anchor,
@@ -124,9 +165,7 @@ impl<'de> Deserialize<'de> for Schedule {
             ScheduleFields { at: Some(at), .. } => Ok(Self::Once { at }),
             ScheduleFields { startup: true, .. } => Ok(Self::Startup),
             ScheduleFields { manual: true, .. } => Ok(Self::Manual),
-            _ => Err(D::Error::custom(
-                "a schedule has one of: cron, every, after, at, startup, manual",
-            )),
+            _ => Err("a schedule has one of: cron, every, after, at, startup, manual".to_owned()),
         }
     }
 }
@@ -176,7 +215,27 @@ impl Schedule {
             Self::FixedDelay { after: delay } => Some(after.plus_ms(delay.as_millis())),
             Self::Once { at } => (*at > after).then_some(*at),
             Self::Startup | Self::Manual => None,
+            Self::Several(schedules) => schedules
+                .iter()
+                .filter_map(|schedule| schedule.next_after(after))
+                .min(),
         }
+    }
+
+    /// The single schedules that this one consists of.
+    pub fn parts(&self) -> &[Self] {
+        match self {
+            Self::Several(schedules) => schedules,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// The time zones that its fire times depend on.
+    pub fn zones(&self) -> impl Iterator<Item = &str> {
+        self.parts().iter().filter_map(|part| match part {
+            Self::Cron(cron) => Some(cron.timezone()),
+            _ => None,
+        })
     }
 
     /// The first `n` fire times after `after`, or fewer if there are no more; at most [`MAX_PREVIEW`].

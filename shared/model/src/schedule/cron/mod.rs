@@ -11,8 +11,7 @@ mod zone;
 use std::fmt;
 use std::sync::Arc;
 
-use jiff::tz::TimeZone;
-
+use super::zones::Zone;
 use super::{Dialect, DstRule};
 use crate::nearest::nearest;
 use crate::time::Timestamp;
@@ -45,6 +44,10 @@ impl CronError {
 pub struct UnknownZone(String);
 
 impl UnknownZone {
+    pub(super) fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
     /// The name as given.
     pub fn name(&self) -> &str {
         &self.0
@@ -87,7 +90,7 @@ pub struct CronSchedule {
 #[derive(Debug)]
 struct Compiled {
     pattern: Pattern,
-    zone: TimeZone,
+    zone: Zone,
     changes: Changes,
 }
 
@@ -123,7 +126,7 @@ impl CronSchedule {
         dialect: Option<Dialect>,
         dst: Option<DstRule>,
     ) -> Result<Self, CronError> {
-        let zone = time_zone(timezone)?;
+        let zone = Zone::get(timezone).map_err(CronError::TimeZone)?;
         let read = fields::read(expression, dialect).map_err(CronError::Expression)?;
         if read.pattern.is_impossible() {
             return Err(CronError::Expression(
@@ -135,7 +138,7 @@ impl CronSchedule {
         let changes = Changes::from_rule(dst, read.follows_elapsed_time);
         Ok(Self {
             expression: expression.trim().into(),
-            timezone: zone.iana_name().unwrap_or(timezone).into(),
+            timezone: zone.name().into(),
             dialect: read.dialect,
             dst,
             compiled: Arc::new(Compiled {
@@ -181,13 +184,9 @@ impl CronSchedule {
             zone,
             changes,
         } = &*self.compiled;
-        let second = zone::next_match(pattern, zone, *changes, first)?;
+        let second = zone::next_match(pattern, &zone.rules(), *changes, first)?;
         second.checked_mul(1_000).map(Timestamp::from_millis)
     }
-}
-
-fn time_zone(name: &str) -> Result<TimeZone, CronError> {
-    TimeZone::get(name).map_err(|_| CronError::TimeZone(UnknownZone(name.to_owned())))
 }
 
 #[cfg(test)]
