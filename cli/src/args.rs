@@ -8,6 +8,7 @@ use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::audit::AuditCommand;
 use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune};
+use crate::calendar::args::CalendarCommand;
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
@@ -26,6 +27,7 @@ use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
 use crate::watch::WatchArgs;
+use crate::window::WindowCommand;
 use crate::worker_key::args::WorkerKeyCommand;
 #[cfg(feature = "bench")]
 use cueline_bench::{BenchArgs, BenchWorkerArgs};
@@ -49,6 +51,12 @@ pub(crate) enum Command {
     /// Apply, list, show, pause, resume, delete and restore jobs
     #[command(subcommand)]
     Job(JobCommand),
+    /// List, show, apply, import and delete calendars, which exclude fire times
+    #[command(subcommand)]
+    Calendar(CalendarCommand),
+    /// Add, list and delete maintenance windows, in which jobs do not fire
+    #[command(subcommand)]
+    Window(WindowCommand),
     /// Run a job now
     Trigger(TriggerArgs),
     /// List, show and cancel runs; read their logs
@@ -153,6 +161,8 @@ pub(crate) enum JobCommand {
     Show(JobArg),
     /// Show a job's next fire times
     Next(NextArgs),
+    /// Show the next fire times of the jobs in files, without applying them
+    Preview(PreviewArgs),
     /// Stop a job's schedule; its running attempts continue
     Pause(ChangedJobArg),
     /// Start a job's schedule
@@ -213,6 +223,19 @@ pub(crate) struct NextArgs {
     #[arg(value_name = "JOB")]
     pub(crate) name: JobName,
     /// How many
+    #[arg(short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) n: u32,
+    /// From when on; from now by default
+    #[arg(long, value_name = "INSTANT", value_parser = cueline_api::instant)]
+    pub(crate) from: Option<Timestamp>,
+}
+
+/// `cueline job preview`
+#[derive(Debug, Args)]
+pub(crate) struct PreviewArgs {
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+    /// How many for each job
     #[arg(short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) n: u32,
     /// From when on; from now by default

@@ -1,13 +1,14 @@
 //! `cueline job …`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cueline_api::view::{ApplyAnswer, JobPage, JobView, NextTimes};
-use cueline_model::{JobName, JobSpec, Namespace, RunState, Schedule, Timestamp};
+use cueline_api::view::{ApplyAnswer, CalendarsApplied, JobPage, JobView, LeftOutView, NextTimes};
+use cueline_model::decode::Definitions;
+use cueline_model::{CalendarName, JobName, JobSpec, Namespace, RunState, Timestamp};
 use cueline_store::{Change, Run};
 use serde_json::{Value, json};
 
-use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs};
+use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs, PreviewArgs};
 use crate::bulk::export;
 use crate::client::{Api, read};
 use crate::failure::Failure;
@@ -18,7 +19,7 @@ use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
-use crate::{job_history, jobdiff, jobfile, watch};
+use crate::{calendar, job_history, jobdiff, jobfile, watch};
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
@@ -31,6 +32,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), 
         }
         JobCommand::Show(job) => show(api, out, &job.name).await,
         JobCommand::Next(args) => next(api, out, &args).await,
+        JobCommand::Preview(args) => preview(api, out, &args).await,
         JobCommand::Pause(job) => set_enabled(api, out, &job, ("pause", "paused")).await,
         JobCommand::Resume(job) => set_enabled(api, out, &job, ("resume", "resumed")).await,
         JobCommand::Delete(job) => delete(api, out, &job).await,
@@ -44,7 +46,7 @@ fn read_files(
     args: &FilesArgs,
     namespace: &Namespace,
     summary: &str,
-) -> Result<Vec<JobSpec>, Failure> {
+) -> Result<Definitions, Failure> {
     jobfile::read_all(&args.files, namespace).map_err(|error| Failure::BadInput {
         messages: error.messages,
         summary: Some(summary.to_owned()),
@@ -52,13 +54,71 @@ fn read_files(
 }
 
 async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failure> {
-    let specs = read_files(&args.files, api.namespace(), "nothing was applied")?;
+    let found = read_files(&args.files, api.namespace(), "nothing was applied")?;
+    let dry_run = args.confirmation.dry_run;
     let Some(prune) = &args.prune else {
-        return apply(api, out, &specs, args.confirmation.dry_run).await;
+        return apply_found(api, out, &found, dry_run).await;
     };
-    prune.check(&specs)?;
-    apply(api, out, &specs, args.confirmation.dry_run).await?;
-    prune.run(api, out, &specs, args.confirmation).await
+    prune.check(&found.jobs)?;
+    apply_found(api, out, &found, dry_run).await?;
+    prune.run(api, out, &found.jobs, args.confirmation).await
+}
+
+/// Applies calendars, then the jobs that may use them.
+async fn apply_found(api: &Api, out: Out, found: &Definitions, dry_run: bool) -> Result<(), Failure> {
+    if found.calendars.is_empty() {
+        return apply(api, out, &found.jobs, dry_run).await;
+    }
+    if !dry_run {
+        // Refuses wrong calendars, and wrong jobs as far as they do not depend on new calendars, before anything is written.
+        calendar::send(api, &found.calendars, true).await?;
+    }
+    let calendars = calendar::send(api, &found.calendars, dry_run).await?;
+    if dry_run {
+        let missing = new_calendars(&calendars)?;
+        let jobs = found.jobs.iter().cloned();
+        let (waiting, jobs): (Vec<JobSpec>, Vec<JobSpec>) = jobs
+            .partition(|spec| spec.calendar_names().any(|name| missing.contains(&name)));
+        return apply_after(api, out, (calendars, &jobs), waiting.len()).await;
+    }
+    if out.is_json() {
+        let mut answer = send(api, out, &found.jobs, false).await?;
+        answer["calendars"] = calendars["applied"].clone();
+        return out.json(&answer);
+    }
+    calendar::print_applied(out, &read(calendars)?)?;
+    apply(api, out, &found.jobs, false).await
+}
+
+/// The calendars that a dry run would create.
+fn new_calendars(answer: &Value) -> Result<BTreeSet<CalendarName>, Failure> {
+    let answer: CalendarsApplied = read(answer.clone())?;
+    let new = answer.applied.into_iter();
+    let new = new.filter(|one| one.change == Change::Created);
+    Ok(new.map(|one| one.name).collect())
+}
+
+/// Prints a dry run of calendars and jobs. The server cannot compare jobs whose calendars are not there yet.
+async fn apply_after(
+    api: &Api,
+    out: Out,
+    (calendars, jobs): (Value, &[JobSpec]),
+    waiting: usize,
+) -> Result<(), Failure> {
+    if out.is_json() {
+        let mut answer = send(api, out, jobs, true).await?;
+        answer["calendars"] = calendars["applied"].clone();
+        answer["not_compared"] = waiting.into();
+        return out.json(&answer);
+    }
+    calendar::print_applied(out, &read(calendars)?)?;
+    apply(api, out, jobs, true).await?;
+    if waiting > 0 {
+        out.line(&format!(
+            "{waiting} jobs use new calendars and were not compared"
+        ))?;
+    }
+    Ok(())
 }
 
 /// Applies definitions and prints what changed.
@@ -152,7 +212,15 @@ async fn send_part(
 }
 
 async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
-    let specs = read_files(args, api.namespace(), "nothing was compared")?;
+    let found = read_files(args, api.namespace(), "nothing was compared")?;
+    let calendars = calendar::send(api, &found.calendars, true).await?;
+    let missing = new_calendars(&calendars)?;
+    let calendars: CalendarsApplied = read(calendars)?;
+    // The server cannot compare jobs whose calendars are not there yet. They are shown as waiting.
+    let (waiting, specs): (Vec<JobSpec>, Vec<JobSpec>) = found
+        .jobs
+        .into_iter()
+        .partition(|spec| spec.calendar_names().any(|name| missing.contains(&name)));
     // The server compares, because only the server can check some rules, such as whether a parent exists.
     let answer: ApplyAnswer = read(send(api, out, &specs, true).await?)?;
     let mut changes = Vec::new();
@@ -176,7 +244,31 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
             .iter()
             .map(|(name, change, fields)| json!({ "name": name, "change": change, "fields": fields }))
             .collect();
-        return out.json(&json!({ "changes": changes }));
+        let mut answer = json!({ "changes": changes });
+        if !calendars.applied.is_empty() {
+            answer["calendars"] = json!(calendars.applied);
+            answer["not_compared"] = waiting.len().into();
+        }
+        return out.json(&answer);
+    }
+    let mut calendar_changes = false;
+    for one in &calendars.applied {
+        match one.change {
+            Change::Unchanged => continue,
+            Change::Created => {
+                out.line(&out.paint(&format!("+ calendar {}", one.name), Paint::Good))?
+            }
+            Change::Updated => {
+                out.line(&out.paint(&format!("~ calendar {}", one.name), Paint::Warn))?
+            }
+        }
+        calendar_changes = true;
+    }
+    for spec in &waiting {
+        out.line(&format!(
+            "? {} uses a new calendar and was not compared",
+            spec.name
+        ))?;
     }
     for (name, change, fields) in &changes {
         match change {
@@ -187,7 +279,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
             out.line(&format!("    {field}"))?;
         }
     }
-    if changes.is_empty() {
+    if changes.is_empty() && waiting.is_empty() && !calendar_changes {
         out.line("no differences")?;
     }
     Ok(())
@@ -331,10 +423,7 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
 
 /// The time zone in which a job's times are shown.
 fn zone(spec: &JobSpec) -> &str {
-    match &spec.schedule {
-        Schedule::Cron(cron) => cron.timezone(),
-        _ => "UTC",
-    }
+    spec.schedule.zones().next().unwrap_or("UTC")
 }
 
 async fn next(api: &Api, out: Out, args: &NextArgs) -> Result<(), Failure> {
@@ -348,11 +437,56 @@ async fn next(api: &Api, out: Out, args: &NextArgs) -> Result<(), Failure> {
     }
     let next: NextTimes = read(answer)?;
     let job: JobView = read(api.get(&["jobs", args.name.as_str()], &[]).await?)?;
+    print_times(out, &next, zone(&job.job.spec))
+}
+
+/// Prints fire times with what is left out between them, in the order of time.
+fn print_times(out: Out, next: &NextTimes, zone: &str) -> Result<(), Failure> {
+    let mut left_out = next.left_out.iter().peekable();
+    let print_left_out = |entry: &LeftOutView| {
+        let first = human::local(entry.first, zone);
+        let more = if entry.more { "at least " } else { "" };
+        let times = match entry.count {
+            1 => String::new(),
+            count => format!(" and {more}{} more", count - 1),
+        };
+        let text = format!("not {first}{times}: {}", entry.reason);
+        out.line(&out.paint(&text, Paint::Dim))
+    };
     for at in &next.times {
-        out.line(&human::local(*at, zone(&job.job.spec)))?;
+        while let Some(entry) = left_out.next_if(|entry| entry.first < *at) {
+            print_left_out(entry)?;
+        }
+        out.line(&human::local(*at, zone))?;
     }
-    match next.note {
-        Some(note) => out.line(&out.paint(&note, Paint::Dim)),
+    for entry in left_out {
+        print_left_out(entry)?;
+    }
+    match &next.note {
+        Some(note) => out.line(&out.paint(note, Paint::Dim)),
         None => Ok(()),
     }
+}
+
+/// Shows the next fire times of unsaved definitions.
+async fn preview(api: &Api, out: Out, args: &PreviewArgs) -> Result<(), Failure> {
+    let found = read_files(&args.files, api.namespace(), "nothing was previewed")?;
+    let mut answers = Vec::new();
+    for spec in &found.jobs {
+        let api = api.in_namespace(&spec.name.namespace());
+        let from = args.from.map(Timestamp::as_millis);
+        let body = json!({ "job": spec, "n": args.n, "from": from });
+        let answer = api.post(&["preview"], &body).await?;
+        if out.is_json() {
+            answers.push(json!({ "job": spec.name, "next": answer }));
+            continue;
+        }
+        let next: NextTimes = read(answer)?;
+        out.line(&out.paint(spec.name.as_str(), Paint::Dim))?;
+        print_times(out, &next, zone(spec))?;
+    }
+    if out.is_json() {
+        return out.json(&json!({ "previews": answers }));
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod audit;
 #[cfg(feature = "bench")]
 mod bench;
 mod bulk;
+mod calendar;
 mod client;
 mod completion;
 mod components;
@@ -50,6 +51,7 @@ mod standalone;
 mod suggest;
 mod trigger;
 mod watch;
+mod window;
 mod worker;
 mod worker_key;
 
@@ -197,6 +199,8 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let api = || Api::new(&cli.server);
     match cli.command {
         Command::Job(command) => job::run(&api()?, out, command).await,
+        Command::Calendar(command) => calendar::run(&api()?, out, command).await,
+        Command::Window(command) => window::run(&api()?, out, command).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Bulk(command) => bulk::run(&api()?, out, command).await,

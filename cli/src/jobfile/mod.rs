@@ -9,8 +9,8 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use cueline_model::decode::{self, Node};
-use cueline_model::{JobSpec, Namespace};
+use cueline_model::Namespace;
+use cueline_model::decode::{self, Definitions, Node};
 
 /// The largest job file. The server accepts request bodies up to this size.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -46,8 +46,8 @@ struct SyntaxError {
     message: String,
 }
 
-/// Reads one job file. Jobs without the field `namespace` are in `namespace`.
-pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Vec<JobSpec>, JobFileError> {
+/// Reads one job file. What has no field `namespace` is in `namespace`.
+pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, JobFileError> {
     let name = path.display();
     let text = read_text(path)?;
     let parse = match path.extension().and_then(|e| e.to_str()) {
@@ -74,26 +74,38 @@ pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Vec<JobSpec>, J
 }
 
 /// An empty file has no jobs, which is no error.
-fn decode(node: &Node, namespace: &Namespace) -> Result<Vec<JobSpec>, Vec<decode::Problem>> {
+fn decode(node: &Node, namespace: &Namespace) -> Result<Definitions, Vec<decode::Problem>> {
     if node.value == decode::Value::Null {
-        return Ok(Vec::new());
+        return Ok(Definitions::default());
     }
-    decode::jobs(node, namespace)
+    decode::file(node, namespace)
 }
 
 /// Reads several job files as one. Reports all problems together, also jobs that two files define.
 pub(crate) fn read_all(
     paths: &[PathBuf],
     namespace: &Namespace,
-) -> Result<Vec<JobSpec>, JobFileError> {
+) -> Result<Definitions, JobFileError> {
     let mut messages = Vec::new();
-    let mut specs = Vec::new();
+    let mut all = Definitions::default();
     let mut seen: HashMap<String, &Path> = HashMap::new();
+    let mut seen_calendars: HashMap<String, &Path> = HashMap::new();
     for path in paths {
         match read(path, namespace) {
             Err(error) => messages.extend(error.messages),
             Ok(found) => {
-                for spec in found {
+                for calendar in found.calendars {
+                    let name = calendar.name.to_string();
+                    if let Some(first) = seen_calendars.insert(name.clone(), path) {
+                        messages.push(format!(
+                            "{}: calendar {name:?}: name: given in {} already; each calendar needs a name of its own",
+                            path.display(),
+                            first.display()
+                        ));
+                    }
+                    all.calendars.push(calendar);
+                }
+                for spec in found.jobs {
                     if let Some(first) = seen.insert(spec.name.to_string(), path) {
                         messages.push(format!(
                             "{}: job {:?}: name: given in {} already; each job needs a name of its own",
@@ -102,13 +114,13 @@ pub(crate) fn read_all(
                             first.display()
                         ));
                     }
-                    specs.push(spec);
+                    all.jobs.push(spec);
                 }
             }
         }
     }
     if messages.is_empty() {
-        Ok(specs)
+        Ok(all)
     } else {
         Err(JobFileError { messages })
     }

@@ -9,9 +9,9 @@ use cueline_api::StorePorts;
 use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
-use cueline_model::{Actor, ActorKind, ExecutorId, ExecutorName, GroupName, JobSpec};
+use cueline_model::{Actor, ActorKind, CalendarSpec, ExecutorId, ExecutorName, GroupName, JobSpec};
 use cueline_protocol::SigningKeys;
-use cueline_store::Store;
+use cueline_store::{Precondition, Store};
 use cueline_worker::Readiness;
 
 use super::DataDir;
@@ -53,6 +53,8 @@ pub(crate) struct CompositionOptions {
     pub(crate) engine: EngineOptions,
     /// Jobs to apply before scheduling begins, so that `startup` jobs among them run at this start.
     pub(crate) jobs: Vec<JobSpec>,
+    /// The calendars of the job files.
+    pub(crate) calendars: Vec<CalendarSpec>,
     /// The store; a file in the data directory by default.
     pub(crate) store: Option<StoreUrl>,
     /// Whether to migrate the store; true by default.
@@ -84,6 +86,7 @@ impl CompositionOptions {
                 ..EngineOptions::default()
             },
             jobs: Vec::new(),
+            calendars: Vec::new(),
             store: None,
             migrate: true,
             broker: None,
@@ -152,8 +155,12 @@ impl Composition {
         let retry = StartupRetry::new(options.start_timeout);
         let open_store = open_store(data, options, &retry).await?;
         let store = open_store.store.clone();
-        if !options.jobs.is_empty() {
+        if !options.jobs.is_empty() || !options.calendars.is_empty() {
             let by = Actor::new(ActorKind::Node, NODE);
+            let calendars = &options.calendars;
+            store
+                .put_calendars(calendars, &Precondition::None, false, &by)
+                .await?;
             store.apply_jobs(&options.jobs, false, &by).await?;
         }
         let state_dir = |name: &ExecutorName| data.path().join("executors").join(name.as_str());

@@ -26,7 +26,8 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let openid = config.openid.provider()?;
     let mut signals = Signals::new()?;
     let mut options = options(&config)?;
-    options.jobs = jobfile::read_all(&config.jobs, &Namespace::default())?;
+    let found = jobfile::read_all(&config.jobs, &Namespace::default())?;
+    (options.jobs, options.calendars) = (found.jobs, found.calendars);
     let data = DataDir::open(&config.data)?;
     let handlers = u64::from(config.workers) * u64::from(config.concurrency);
     let connections =

@@ -8,6 +8,7 @@ mod accounts;
 mod apply;
 mod audit;
 mod body;
+mod calendars;
 mod dead_letters;
 mod enrolment_tokens;
 mod etag;
@@ -43,6 +44,7 @@ mod token;
 mod validity;
 mod versions;
 pub mod view;
+mod windows;
 mod worker_keys;
 
 use std::sync::Arc;
@@ -198,6 +200,16 @@ pub fn router(state: ApiState) -> Router {
         .route("/jobs/{name}/versions/{version}", get(versions::show))
         .route("/jobs/{name}/restore", post(versions::restore))
         .route("/preview", post(preview::of_definition))
+        .route("/calendars", get(calendars::list))
+        .route("/calendars/apply", post(calendars::apply))
+        .route(
+            "/calendars/{name}",
+            get(calendars::show)
+                .put(calendars::replace)
+                .delete(calendars::delete),
+        )
+        .route("/windows", get(windows::list).post(windows::add))
+        .route("/windows/{id}", delete(windows::delete))
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
         .route("/runs/{id}/logs", get(runs::logs))

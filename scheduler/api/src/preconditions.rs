@@ -16,7 +16,9 @@ use crate::etag::{self, Tag, Tags, etag};
 use crate::problem::{FieldProblem, Problem};
 
 /// The requests that honour `If-Match`: method and route.
-const IF_MATCH: [(&str, &str); 9] = [
+const IF_MATCH: [(&str, &str); 11] = [
+    ("PUT", "/api/v1/calendars/{name}"),
+    ("DELETE", "/api/v1/calendars/{name}"),
     ("PUT", "/api/v1/jobs/{name}"),
     ("DELETE", "/api/v1/jobs/{name}"),
     ("POST", "/api/v1/jobs/{name}/pause"),
@@ -29,7 +31,10 @@ const IF_MATCH: [(&str, &str); 9] = [
 ];
 
 /// Those that honour `If-None-Match`, besides requests that only read.
-const IF_NONE_MATCH: [(&str, &str); 1] = [("PUT", "/api/v1/jobs/{name}")];
+const IF_NONE_MATCH: [(&str, &str); 2] = [
+    ("PUT", "/api/v1/jobs/{name}"),
+    ("PUT", "/api/v1/calendars/{name}"),
+];
 
 /// An answer with the tag of the object.
 ///

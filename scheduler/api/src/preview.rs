@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use cueline_model::preview::{Preview, preview};
 use cueline_model::{JobSpec, Schedule, Timestamp};
 use serde_json::{Value, json};
 
@@ -12,9 +13,9 @@ use crate::body::Body;
 use crate::jobs::{JobPath, job_name};
 use crate::namespace::InNamespace;
 use crate::openapi;
-use crate::problem::Problem;
+use crate::problem::{FieldProblem, Problem};
 use crate::query::{LIMITS, Params};
-use crate::view::NextTimes;
+use crate::view::{LeftOutView, NextTimes};
 
 const DEFAULT_N: i64 = 5;
 
@@ -110,15 +111,28 @@ async fn fire_times(
         Some(from) => from,
         None => state.store.now().await?,
     };
+    let rules = state.store.fire_rules().await?;
+    let namespace = spec.name.namespace();
+    for name in spec.calendar_names() {
+        if !rules.calendars.contains_key(&name) {
+            let message = format!(
+                "there is no calendar {:?} in the namespace {namespace}; apply it first",
+                name.local()
+            );
+            let errors = vec![FieldProblem::new("calendars", message)];
+            return Err(Problem::unfit(errors));
+        }
+    }
     let n = usize::try_from(n).unwrap_or(1);
     // Runs on a blocking thread, because the search for a rare date covers years.
     let found = tokio::task::spawn_blocking(move || {
-        let times: Vec<_> =
-            std::iter::successors(spec.next_fire(from), |last| spec.next_fire(*last))
-                .take(n)
-                .collect();
+        let Preview { times, left_out } = preview(&spec, &rules.of(&spec), from, n);
         let note = note(&spec, &times).map(str::to_owned);
-        NextTimes { times, note }
+        NextTimes {
+            times,
+            left_out: left_out.into_iter().map(LeftOutView::from).collect(),
+            note,
+        }
     });
     found
         .await

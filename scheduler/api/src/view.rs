@@ -3,6 +3,7 @@
 mod accounts;
 mod audit;
 mod events;
+mod fire_rules;
 mod namespaces;
 mod worker_keys;
 
@@ -30,6 +31,10 @@ pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
 pub use events::{
     EndOfLog, ExecutorChange, ExecutorEvent, ExecutorState, JobChange, JobEvent, Lagged, Overflow,
     Ready, RunChange, RunEvent,
+};
+pub use fire_rules::{
+    AppliedCalendarView, CalendarList, CalendarRef, CalendarView, CalendarsApplied, LeftOutView,
+    WindowList, WindowRef, WindowView,
 };
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
 pub use worker_keys::{
@@ -106,6 +111,9 @@ pub struct NextTimes {
     /// The fire times, earliest first. There may be fewer than requested.
     #[schema(value_type = Vec<openapi::Instant>)]
     pub times: Vec<Timestamp>,
+    /// Times that match the schedule and were left out, earliest first; at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutView>,
     /// Why the list is empty or incomplete, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]

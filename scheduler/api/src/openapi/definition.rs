@@ -10,7 +10,8 @@ pub(super) const SCHEMAS: &str = r##"{
     "additionalProperties": false,
     "required": ["name", "handler"],
     "anyOf": [
-      {"required": ["schedule"], "properties": {"schedule": {"type": "object"}}},
+      {"required": ["schedule"], "properties": {"schedule": {"type": ["object", "array"]}}},
+      {"required": ["schedules"], "properties": {"schedules": {"type": "array"}}},
       {"required": ["after"], "properties": {"after": {"type": ["string", "object"]}}}
     ],
     "properties": {
@@ -18,7 +19,9 @@ pub(super) const SCHEMAS: &str = r##"{
       "namespace": {"description": "The namespace of the job, its group and its parents; that of the request by default, and no other one.", "anyOf": [{"$ref": "#/components/schemas/Namespace"}, {"type": "null"}]},
       "group": {"description": "The executor group that runs it; `default` by default.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
       "description": {"description": "Free text.", "anyOf": [{"$ref": "#/components/schemas/Text"}, {"type": "null"}]},
-      "schedule": {"description": "The rule for fire times.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"type": "null"}]},
+      "schedule": {"description": "The rule for fire times, or a list of rules.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"$ref": "#/components/schemas/Schedules"}, {"type": "null"}]},
+      "schedules": {"description": "Another spelling of a list in `schedule`; not beside it.", "anyOf": [{"$ref": "#/components/schemas/Schedules"}, {"type": "null"}]},
+      "calendars": {"description": "The names of calendars that exclude fire times, in the namespace of the job.", "type": ["array", "null"], "maxItems": 16, "uniqueItems": true, "items": {"$ref": "#/components/schemas/Name"}},
       "start_at": {"description": "No fire time before this.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
       "end_at": {"description": "No fire time at or after this; later than `start_at`.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}], "examples": ["2028-01-01T00:00:00Z"]},
       "jitter": {"description": "The longest random delay after the fire time; `0s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
@@ -50,6 +53,12 @@ pub(super) const SCHEMAS: &str = r##"{
       {"$ref": "#/components/schemas/Whole"}
     ],
     "examples": ["2027-01-01T00:00:00Z"]
+  },
+  "Schedules": {
+    "description": "The job fires at the times of each of them. Several are of the kinds `cron`, `every` and `at`.",
+    "type": "array", "minItems": 1, "maxItems": 20,
+    "items": {"$ref": "#/components/schemas/Schedule"},
+    "examples": [[{"cron": "0 6 * * MON-FRI"}, {"cron": "0 10 * * SAT"}]]
   },
   "Schedule": {
     "description": "Exactly one of `cron`, `every`, `after`, `at`, `startup` and `manual`. `timezone`, `dialect` and `dst` belong to `cron`, `anchor` to `every`.",

@@ -7,6 +7,7 @@
 mod answers;
 mod definition;
 mod events;
+mod fire_rules;
 mod lists;
 mod requests;
 mod values;
@@ -48,12 +49,12 @@ described! {
 // Bodies of requests.
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
-    NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas
+    NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.
@@ -62,6 +63,7 @@ pub(crate) fn schemas() -> Map<String, Value> {
         values::SCHEMAS,
         lists::SCHEMAS,
         definition::SCHEMAS,
+        fire_rules::SCHEMAS,
         events::SCHEMAS,
         requests::SCHEMAS,
         answers::SCHEMAS,
@@ -74,6 +76,13 @@ pub(crate) fn schemas() -> Map<String, Value> {
         .collect();
     if let Some(definition) = schemas.get("JobDefinition").cloned() {
         schemas.insert("JobReplacement".to_owned(), replacement(definition));
+    }
+    if let Some(mut definition) = schemas.get("CalendarDefinition").cloned() {
+        definition["description"] = Value::from(
+            "The definition of the calendar in the path. `name` may be left out; otherwise it is the same.",
+        );
+        definition["required"] = Value::from(Vec::<String>::new());
+        schemas.insert("CalendarReplacement".to_owned(), definition);
     }
     schemas
 }
@@ -98,6 +107,7 @@ mod tests {
             values::SCHEMAS,
             lists::SCHEMAS,
             definition::SCHEMAS,
+            fire_rules::SCHEMAS,
             events::SCHEMAS,
             requests::SCHEMAS,
             answers::SCHEMAS,
@@ -109,7 +119,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), total);
-        // One is made from another one.
-        assert_eq!(schemas().len(), total + 1);
+        // Two are made from other ones.
+        assert_eq!(schemas().len(), total + 2);
     }
 }

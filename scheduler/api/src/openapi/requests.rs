@@ -23,13 +23,13 @@ pub(super) const SCHEMAS: &str = r##"{
     "additionalProperties": false,
     "properties": {
       "job": {"description": "A whole definition.", "anyOf": [{"$ref": "#/components/schemas/JobDefinition"}, {"type": "null"}]},
-      "schedule": {"description": "A schedule alone.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"type": "null"}]},
+      "schedule": {"description": "A schedule alone, or a list of several.", "anyOf": [{"$ref": "#/components/schemas/Schedule"}, {"$ref": "#/components/schemas/Schedules"}, {"type": "null"}]},
       "n": {"description": "The number of fire times; 5 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 1000},
       "from": {"description": "The start; now by default.", "anyOf": [{"$ref": "#/components/schemas/InstantText"}, {"type": "null"}]}
     },
     "oneOf": [
       {"required": ["job"], "properties": {"job": {"type": "object"}, "schedule": {"type": "null"}}},
-      {"required": ["schedule"], "properties": {"schedule": {"type": "object"}, "job": {"type": "null"}}}
+      {"required": ["schedule"], "properties": {"schedule": {"type": ["object", "array"]}, "job": {"type": "null"}}}
     ],
     "examples": [{"schedule": {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}, "n": 2}]
   },

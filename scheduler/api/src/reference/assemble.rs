@@ -44,6 +44,8 @@ fn info() -> Value {
 fn tags() -> Value {
     json!([
         { "name": "jobs", "description": "Definitions of jobs, their fire times, and triggers." },
+        { "name": "calendars", "description": "Calendars, which exclude fire times of jobs." },
+        { "name": "windows", "description": "Maintenance windows, in which jobs do not fire." },
         { "name": "runs", "description": "Runs of jobs, with their logs." },
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },

@@ -4,21 +4,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use cueline_model::schedule::zones::ZoneDigest;
 use cueline_model::{
-    Actor, ActorKind, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace,
-    RunId, StoreId, Timestamp,
+    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, Heartbeat, Job,
+    JobId, JobName, JobSpec, Namespace, RunId, StoreId, Timestamp, WindowSpec,
 };
 use cueline_store::{
-    Accounts, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter, CancelOutcome,
-    ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DeadLetterFilter, DispatchRequest,
-    EnrolOutcome, Executor, FireDueRequest, FiredRuns, IngestSummary, JobAttempt, JobBrief,
-    JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun,
-    LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken,
-    NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId,
-    OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal,
-    QuotaLoad, Quotas, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList,
-    SecretHash, Store, StoreError, StoreStats, StoredApiToken, StoredEnrolmentToken, StoredLogLine,
-    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
+    Accounts, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FireRuleStore, FiredRuns, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store, StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine, StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {
@@ -116,6 +108,61 @@ impl Audit for BusyStore {
         limit: usize,
     ) -> Result<Vec<JobVersion>, StoreError> {
         self.inner.job_versions(job, order, after, limit).await
+    }
+}
+
+#[async_trait]
+impl FireRuleStore for BusyStore {
+    async fn fire_rules(&self) -> Result<Arc<FireRules>, StoreError> {
+        self.inner.fire_rules().await
+    }
+
+    async fn calendars(
+        &self,
+        namespace: &Namespace,
+        name: Option<&CalendarName>,
+    ) -> Result<Vec<StoredCalendar>, StoreError> {
+        self.inner.calendars(namespace, name).await
+    }
+
+    async fn put_calendars(
+        &self,
+        specs: &[CalendarSpec],
+        condition: &Precondition,
+        dry_run: bool,
+        by: &Actor,
+    ) -> Result<(Vec<AppliedCalendar>, Vec<JobId>), StoreError> {
+        let put = self.inner.put_calendars(specs, condition, dry_run, by);
+        put.await
+    }
+
+    async fn delete_calendar(
+        &self,
+        name: &CalendarName,
+        condition: &Precondition,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        self.inner.delete_calendar(name, condition, by).await
+    }
+
+    async fn add_window(
+        &self,
+        spec: &WindowSpec,
+        by: &Actor,
+    ) -> Result<(i64, Vec<JobId>), StoreError> {
+        self.inner.add_window(spec, by).await
+    }
+
+    async fn delete_window(&self, id: i64, by: &Actor) -> Result<Vec<JobId>, StoreError> {
+        self.inner.delete_window(id, by).await
+    }
+
+    async fn known_zones(&self) -> Result<Vec<ZoneDigest>, StoreError> {
+        self.inner.known_zones().await
+    }
+
+    async fn note_zones(&self, zones: &[ZoneDigest]) -> Result<u64, StoreError> {
+        self.inner.note_zones(zones).await
     }
 }
 

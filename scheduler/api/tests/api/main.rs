@@ -5,6 +5,7 @@ mod access_in_namespaces;
 mod audit;
 mod behaviour;
 mod busy_store;
+mod calendars;
 mod dead_letters;
 mod edits;
 mod events;

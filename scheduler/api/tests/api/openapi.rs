@@ -15,7 +15,7 @@ pub(crate) fn whole_definition() -> Value {
     json!({
         "name": "whole", "namespace": "default", "group": "default", "description": "all fields",
         "schedule": {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "dst": "both"},
-        "start_at": "2027-01-01T00:00:00Z", "end_at": 1_893_456_000_000_i64, "jitter": "10s",
+        "calendars": ["holidays"], "start_at": "2027-01-01T00:00:00Z", "end_at": 1_893_456_000_000_i64, "jitter": "10s",
         "misfire": {"policy": "catch_up", "grace": "1m"}, "route": {"sharded": ["0=Beijing", "1=Shanghai"]},
         "block": {"parallel": 4}, "scope": "executor", "backlog": 10, "timeout": "1h 30m", "kill_grace": "1s",
         "retry": {"max": 2, "backoff": "exponential", "on": ["failed"]}, "on_lost": "rerun", "fence": "keep",

@@ -99,7 +99,19 @@ async fn answers_of_a_server_fit_the_document() {
     let server = Server::start().await;
     let apply = json!({ "jobs": [whole_definition(), {"name": "plain", "schedule": {"manual": true}, "handler": {"native": "x"}}] });
     let grant = json!({ "group": "team-a/billing", "role": "author", "scripts": true });
+    let window = json!({ "start": "2027-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z", "reason": "upgrade", "labels": { "tier": "2" } });
     let posts = [
+        (
+            "/calendars/apply",
+            json!({ "calendars": [{ "name": "holidays", "timezone": "Europe/Berlin", "dates": ["12-25"] }] }),
+        ),
+        (
+            "/calendars/apply",
+            json!({ "calendars": [{ "name": "holidays" }] }),
+        ),
+        ("/windows", window),
+        ("/windows", json!({ "cron": "0 1 * * *", "duration": "1h" })),
+        ("/windows", json!({})),
         ("/jobs/apply", apply),
         ("/jobs/apply", json!({ "jobs": [{"name": "a b"}] })),
         (
@@ -114,6 +126,10 @@ async fn answers_of_a_server_fit_the_document() {
         ("/jobs/plain/trigger", json!({ "unknown": 1 })),
         ("/jobs/nothing/trigger", json!({})),
         ("/preview", json!({ "schedule": {"every": "10s"}, "n": 2 })),
+        (
+            "/preview",
+            json!({ "schedule": [{"every": "10s"}, {"cron": "0 1 * * *"}], "n": 2 }),
+        ),
         ("/runs/1/cancel", json!({})),
         ("/runs/1/cancel", json!({})),
         ("/jobs/whole/pause", json!({})),
@@ -150,6 +166,10 @@ async fn answers_of_a_server_fit_the_document() {
         "/jobs/whole/versions",
         "/jobs/whole/versions/1",
         "/audit",
+        "/calendars",
+        "/calendars/holidays",
+        "/calendars/nothing",
+        "/windows",
         "/runs",
         "/runs/1",
         "/runs/1/logs",

@@ -1,0 +1,93 @@
+//! Calendars and maintenance windows, as `cueline_model::decode` accepts them. `docs/jobs.md` explains the fields.
+
+/// JSON Schemas by name.
+pub(super) const SCHEMAS: &str = r##"{
+  "CalendarDefinition": {
+    "description": "The definition of a calendar. It excludes at least one of `dates`, `weekdays`, `times` and `periods`.",
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["name"],
+    "anyOf": [
+      {"required": ["dates"], "properties": {"dates": {"type": "array", "minItems": 1}}},
+      {"required": ["weekdays"], "properties": {"weekdays": {"type": "array", "minItems": 1}}},
+      {"required": ["times"], "properties": {"times": {"type": "array", "minItems": 1}}},
+      {"required": ["periods"], "properties": {"periods": {"type": "array", "minItems": 1}}}
+    ],
+    "properties": {
+      "name": {"$ref": "#/components/schemas/Name"},
+      "namespace": {"description": "The namespace of the calendar; that of the request by default, and no other one.", "anyOf": [{"$ref": "#/components/schemas/Namespace"}, {"type": "null"}]},
+      "description": {"description": "Free text.", "anyOf": [{"$ref": "#/components/schemas/Text"}, {"type": "null"}]},
+      "timezone": {"description": "The IANA time zone of dates, weekdays and times; UTC by default.", "type": ["string", "null"], "maxLength": 255, "pattern": "^[^\\x00]*$"},
+      "dates": {"description": "Whole days: one, several, or one of each year.", "type": ["array", "null"], "maxItems": 10000, "items": {"type": "string", "pattern": "^([0-9]{4}-)?[0-9]{2}-[0-9]{2}(/[0-9]{4}-[0-9]{2}-[0-9]{2})?$"}},
+      "weekdays": {"description": "Whole days of each week, not all seven.", "type": ["array", "null"], "maxItems": 7, "items": {"$ref": "#/components/schemas/Weekday"}},
+      "times": {"description": "Times of each day. One whose end is not after its beginning ends on the next day.", "type": ["array", "null"], "maxItems": 100, "items": {"$ref": "#/components/schemas/DailyTime"}},
+      "periods": {"description": "Single stretches of time.", "type": ["array", "null"], "maxItems": 10000, "items": {"$ref": "#/components/schemas/CalendarPeriod"}}
+    },
+    "examples": [{"name": "holidays-de", "timezone": "Europe/Berlin", "dates": ["12-25", "2027-03-26", "2027-12-24/2028-01-01"]}]
+  },
+  "Weekday": {"enum": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]},
+  "DailyTime": {
+    "type": "object", "additionalProperties": false, "required": ["from", "to"],
+    "properties": {
+      "from": {"type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$"},
+      "to": {"description": "Another time of day than `from`.", "type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$"},
+      "weekdays": {"description": "The days on which it begins; all by default.", "type": ["array", "null"], "maxItems": 7, "items": {"$ref": "#/components/schemas/Weekday"}}
+    },
+    "examples": [{"from": "22:00", "to": "06:00", "weekdays": ["fri"]}]
+  },
+  "CalendarPeriod": {
+    "type": "object", "additionalProperties": false, "required": ["start", "end"],
+    "properties": {
+      "start": {"$ref": "#/components/schemas/DefinitionInstant"},
+      "end": {"description": "Later than `start`.", "$ref": "#/components/schemas/DefinitionInstant"}
+    }
+  },
+  "CalendarsRequest": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["calendars"],
+    "properties": {
+      "calendars": {"description": "The definitions.", "type": "array", "maxItems": 1000, "items": {"$ref": "#/components/schemas/CalendarDefinition"}},
+      "dry_run": {"description": "Only compare; `false` by default.", "type": ["boolean", "null"]}
+    },
+    "examples": [{"calendars": [{"name": "weekends", "weekdays": ["sat", "sun"]}]}]
+  },
+  "NewWindow": {
+    "description": "Either `start` and `end`, or `cron` and `duration`. Of the jobs of the namespace, or of all namespaces, it is about those that have the group and all the labels.",
+    "type": "object",
+    "additionalProperties": false,
+    "properties": {
+      "all_namespaces": {"description": "Whether it is about all namespaces; `false` by default, and not with `group`.", "type": ["boolean", "null"]},
+      "group": {"description": "Only jobs of this group.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
+      "labels": {"description": "Only jobs with these labels.", "anyOf": [{"$ref": "#/components/schemas/Labels"}, {"type": "null"}]},
+      "start": {"anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "end": {"description": "Later than `start`.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "cron": {"description": "When it opens, again and again.", "type": ["string", "null"], "minLength": 1, "maxLength": 1024},
+      "timezone": {"description": "The IANA time zone of `cron`; UTC by default.", "type": ["string", "null"], "maxLength": 255, "pattern": "^[^\\x00]*$"},
+      "dialect": {"enum": ["unix", "quartz", null]},
+      "dst": {"enum": ["skip", "once", "both", null]},
+      "duration": {"description": "How long it stays open after each time of `cron`, at least 1s.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
+      "reason": {"description": "Why, for people.", "type": ["string", "null"], "maxLength": 1024, "pattern": "^[^\\x00]*$"},
+      "owner": {"description": "Whom to ask; the caller by default.", "type": ["string", "null"], "maxLength": 1024, "pattern": "^[^\\x00]*$"}
+    },
+    "examples": [
+      {"group": "billing", "start": "2027-01-01T00:00:00Z", "end": "2027-01-01T02:00:00Z", "reason": "database upgrade"},
+      {"cron": "0 22 * * SAT", "timezone": "Europe/Berlin", "duration": "4h", "reason": "patches"}
+    ]
+  },
+  "WindowDefinition": {
+    "description": "A maintenance window: its scope, its time, `reason` and `owner`.",
+    "type": "object",
+    "properties": {
+      "namespace": {"description": "Absent for all namespaces.", "type": "string"},
+      "group": {"type": "string"},
+      "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+      "start": {"$ref": "#/components/schemas/DefinitionInstant"},
+      "end": {"$ref": "#/components/schemas/DefinitionInstant"},
+      "starts": {"description": "The cron schedule of a recurring window.", "type": "object"},
+      "duration": {"type": "string"},
+      "reason": {"type": "string"},
+      "owner": {"type": "string"}
+    }
+  }
+}"##;
