@@ -1,6 +1,7 @@
 //! Scenarios: the real programs on real servers, seen from outside.
 
 mod bulk;
+mod calendars;
 mod crontab_import;
 mod example_jobs;
 mod forged_reports;
