@@ -16,6 +16,8 @@ use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
 use crate::dlq::DlqCommand;
 use crate::import::args::ImportCommand;
+use crate::explain::ExplainArgs;
+use crate::forecast::ForecastArgs;
 use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
@@ -62,6 +64,10 @@ pub(crate) enum Command {
     /// List, show and cancel runs; read their logs
     #[command(subcommand)]
     Run(RunCommand),
+    /// Say why a run or a job does not run now
+    Explain(ExplainArgs),
+    /// Show the fires of the next 24 hours, and which jobs are due together
+    Forecast(ForecastArgs),
     /// List executors
     #[command(subcommand)]
     Executor(ExecutorCommand),

@@ -23,7 +23,9 @@ mod doctor;
 mod event_stream;
 mod events;
 mod executor;
+mod explain;
 mod failure;
+mod forecast;
 mod guard;
 mod human;
 mod import;
@@ -204,6 +206,8 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Bulk(command) => bulk::run(&api()?, out, command).await,
+        Command::Explain(args) => explain::run(&api()?, out, &args).await,
+        Command::Forecast(args) => forecast::run(&api()?, out, &args).await,
         Command::Executor(command) => executor::run(&api()?, out, &command).await,
         Command::Events(args) => events::run(&api()?, out, &args).await,
         Command::Queue(command) => queue::run(&api()?, out, command).await,

@@ -13,6 +13,8 @@ mod dead_letters;
 mod enrolment_tokens;
 mod etag;
 mod events;
+mod explain;
+mod forecast;
 mod idempotency;
 mod if_versions;
 mod instant;
@@ -62,6 +64,7 @@ use tokio::time::Instant;
 use access::{Logins, Refusals};
 use accounts::{login, openid as openid_login, setup, tokens, user_list, users};
 use events::Events;
+use forecast::Forecasts;
 use large::LargeRequests;
 use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
 
@@ -111,6 +114,7 @@ pub struct ApiState {
     /// Bounds the entries about requests without a right.
     refusals: Arc<Refusals>,
     events: Events,
+    forecasts: Forecasts,
     requests: RequestCounts,
     sources: Sources,
 }
@@ -142,6 +146,7 @@ impl ApiState {
             logins: Arc::new(Logins::new()),
             refusals: Arc::new(Refusals::default()),
             events: Events::new(MAX_EVENT_STREAMS),
+            forecasts: Forecasts::default(),
             requests: RequestCounts::default(),
             sources: Sources::default(),
         }
@@ -196,6 +201,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/jobs/{name}/trigger", post(jobs::trigger))
         .route("/jobs/{name}/next", get(preview::of_job))
         .route("/jobs/{name}/ledger", get(jobs::ledger))
+        .route("/jobs/{name}/explain", get(explain::job))
         .route("/jobs/{name}/versions", get(versions::list))
         .route("/jobs/{name}/versions/{version}", get(versions::show))
         .route("/jobs/{name}/restore", post(versions::restore))
@@ -210,8 +216,10 @@ pub fn router(state: ApiState) -> Router {
         )
         .route("/windows", get(windows::list).post(windows::add))
         .route("/windows/{id}", delete(windows::delete))
+        .route("/forecast", get(forecast::show))
         .route("/runs", get(runs::list))
         .route("/runs/{id}", get(runs::show))
+        .route("/runs/{id}/explain", get(explain::run))
         .route("/runs/{id}/logs", get(runs::logs))
         .route("/runs/{id}/logs/events", get(events::log))
         .route("/runs/{id}/cancel", post(runs::cancel))

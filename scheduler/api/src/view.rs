@@ -4,6 +4,8 @@ mod accounts;
 mod audit;
 mod events;
 mod fire_rules;
+mod explain;
+mod forecast;
 mod namespaces;
 mod worker_keys;
 
@@ -36,6 +38,8 @@ pub use fire_rules::{
     AppliedCalendarView, CalendarList, CalendarRef, CalendarView, CalendarsApplied, LeftOutView,
     WindowList, WindowRef, WindowView,
 };
+pub use explain::Explanation;
+pub use forecast::{Collision, Forecast, ForecastMinute, GroupForecast};
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,

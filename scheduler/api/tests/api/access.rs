@@ -94,6 +94,8 @@ fn table(run: u64) -> Vec<Row> {
         get("/queues", [503, 503, 503, 503, 503, 503, 403]),
         get("/jobs/in-a", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/in-a/next", [200, 200, 200, 200, 200, 404, 404]),
+        get("/jobs/in-a/explain", [200, 200, 200, 200, 200, 404, 404]),
+        get("/forecast", [200, 200, 200, 200, 200, 200, 403]),
         get("/jobs/in-a/ledger", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/in-a/versions", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/in-a/versions/1", [200, 200, 200, 200, 200, 404, 404]),
@@ -101,6 +103,10 @@ fn table(run: u64) -> Vec<Row> {
         get("/jobs/none/versions", [404; 7]),
         get("/runs?job=in-a", [200, 200, 200, 200, 200, 404, 403]),
         get(&format!("/runs/{run}"), [200, 200, 200, 200, 200, 404, 404]),
+        get(
+            &format!("/runs/{run}/explain"),
+            [200, 200, 200, 200, 200, 404, 404],
+        ),
         get(
             &format!("/runs/{run}/logs"),
             [200, 200, 200, 200, 200, 404, 404],

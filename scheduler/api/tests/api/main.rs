@@ -9,6 +9,7 @@ mod calendars;
 mod dead_letters;
 mod edits;
 mod events;
+mod explain;
 mod fake_admin;
 mod hostile;
 mod hostile_bodies;
