@@ -42,7 +42,10 @@ fn print(out: Out, forecast: &Forecast) -> Result<(), Failure> {
         forecast.fires, forecast.jobs, forecast.from, forecast.to
     ))?;
     if forecast.left_out > 0 {
-        let left_out = format!("{} jobs are not counted: too many fire times", forecast.left_out);
+        let left_out = format!(
+            "{} jobs are not counted: too many fire times",
+            forecast.left_out
+        );
         out.line(&out.paint(&left_out, Paint::Warn))?;
     }
     if forecast.fires == 0 {
@@ -127,7 +130,9 @@ mod tests {
 
     #[test]
     fn names_beyond_the_third_are_counted() {
-        let jobs: Vec<_> = ["a", "b", "c", "d"].map(|name| name.parse().expect("a name")).into();
+        let jobs: Vec<_> = ["a", "b", "c", "d"]
+            .map(|name| name.parse().expect("a name"))
+            .into();
         assert_eq!(names(&jobs, 12), "a, b, c, and 9 more");
         assert_eq!(names(&jobs[..2], 2), "a, b");
     }

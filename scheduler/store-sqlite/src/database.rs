@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cueline_model::Timestamp;
 use cueline_store::PoolUse;
 use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{SqliteAutoVacuum, SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Sqlite, SqliteConnection, Transaction};
 
 use crate::counted_pool::CountedPool;
@@ -84,6 +84,8 @@ impl Database {
         let writing = base
             .clone()
             .create_if_missing(true)
+            // Counts for a new file only. Retention gives back what is free.
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .pragma("wal_autocheckpoint", "4000")
             .pragma("journal_size_limit", "67108864")
             .pragma("cache_size", "-65536")

@@ -37,7 +37,35 @@ const IDLE_WITHOUT_NEXT_FIRE: &str = "
 /// The number of runs that one statement examines.
 const WINDOW: usize = 5_000;
 
+const PAGES: &str = "
+    SELECT (SELECT freelist_count FROM pragma_freelist_count), (SELECT page_count FROM pragma_page_count)";
+
+/// Moves free pages behind the end of the file. The number of pages bounds how long other writers wait.
+const RELEASE_PAGES: &str = "PRAGMA incremental_vacuum(250)";
+
+/// Free pages that stay for new rows: 16 MiB, or a fifth of the file if that is more. In the long run as many rows come as
+/// go, and pages that were given back would have to be allocated again.
+pub(crate) fn spare_pages(pages: i64) -> i64 {
+    (pages / 5).max(4_096)
+}
+
 impl SqliteStore {
+    /// A file of a build that did not create it with incremental vacuum keeps its size.
+    pub(crate) async fn release_space(&self) -> Result<bool> {
+        let mut conn = self.db.read().await?;
+        let (free, pages): (i64, i64) = sqlx::query_as(PAGES).fetch_one(&mut *conn).await?;
+        drop(conn);
+        if free <= spare_pages(pages) {
+            return Ok(false);
+        }
+        let mut tx = self.db.write().await?;
+        // Each row of the answer is a page, so all of them have to be read.
+        sqlx::query(RELEASE_PAGES).fetch_all(&mut *tx).await?;
+        let (left, pages): (i64, i64) = sqlx::query_as(PAGES).fetch_one(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(left < free && left > spare_pages(pages))
+    }
+
     pub(crate) async fn delete_expired_runs(
         &self,
         older_than_ms: u64,

@@ -556,6 +556,12 @@ pub trait Store: Audit + Namespaces + FireRuleStore {
     /// their number. See [`Accounts`](crate::Accounts).
     async fn prune_accounts(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
+    /// Gives a part of the space of deleted rows back to the file system. Returns whether there is more to give back.
+    ///
+    /// The call is short, because other writers may have to wait for it. A store whose server does this on its own has
+    /// nothing to do.
+    async fn release_space(&self) -> Result<bool>;
+
     /// Repairs enabled `fixed_delay` jobs that neither run nor have a next fire time: sets that time. Returns their
     /// number, which should be 0.
     async fn repair_fixed_delay_jobs(&self) -> Result<u64>;

@@ -33,7 +33,11 @@ pub(super) fn waiting_run(snapshot: &Snapshot) -> Option<&Run> {
 /// Why the job does not run now, if none of its runs waits.
 pub(super) fn of_job(snapshot: &Snapshot, job: &Job) -> Reason {
     let spec = &job.spec;
-    if let Some(retry) = snapshot.live.iter().find(|run| run.attempt > 1 && is_early(snapshot, run)) {
+    if let Some(retry) = snapshot
+        .live
+        .iter()
+        .find(|run| run.attempt > 1 && is_early(snapshot, run))
+    {
         return of_run(snapshot, retry, &[]);
     }
     if !spec.is_enabled() {
@@ -48,9 +52,7 @@ pub(super) fn of_job(snapshot: &Snapshot, job: &Job) -> Reason {
         (Schedule::Manual, _) => Reason::Manual,
         (Schedule::Startup, _) => Reason::Startup,
         (_, Some(at)) => match spec.start_at {
-            Some(start_at) if start_at > snapshot.now => {
-                Reason::NotStarted { start_at, next: at }
-            }
+            Some(start_at) if start_at > snapshot.now => Reason::NotStarted { start_at, next: at },
             _ => Reason::NextFire { at },
         },
         (Schedule::FixedDelay { .. }, None) if !snapshot.live.is_empty() => Reason::WaitsForEnd,
@@ -62,7 +64,10 @@ pub(super) fn of_job(snapshot: &Snapshot, job: &Job) -> Reason {
 
 /// Who paused the schedule, and when. The oldest of the newest versions that are all paused has made the change.
 fn paused(versions: &[JobVersion]) -> Reason {
-    let since = versions.iter().take_while(|version| !version.enabled).last();
+    let since = versions
+        .iter()
+        .take_while(|version| !version.enabled)
+        .last();
     // The change before it is not known if all versions are paused, unless the job was created so.
     let since = since.filter(|found| found.version == 1 || versions.iter().any(|v| v.enabled));
     Reason::Paused {
@@ -91,9 +96,11 @@ pub(super) fn of_run(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry])
             for_ms: ms_since(snapshot, run.started_at),
         },
         RunState::Scheduled => scheduled(snapshot, run, timeline),
-        RunState::Dispatching => unavailable(snapshot, run).unwrap_or_else(|| Reason::Dispatching {
-            executor: run.executor.clone(),
-        }),
+        RunState::Dispatching => {
+            unavailable(snapshot, run).unwrap_or_else(|| Reason::Dispatching {
+                executor: run.executor.clone(),
+            })
+        }
         _ => unavailable(snapshot, run).unwrap_or_else(|| queued(snapshot, run)),
     }
 }
@@ -146,7 +153,10 @@ fn scheduled(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry]) -> Reas
 /// The executor that the run was given to takes no triggers, or is unknown.
 fn unavailable(snapshot: &Snapshot, run: &Run) -> Option<Reason> {
     let executor = run.executor.as_ref()?;
-    let known = snapshot.executors.iter().find(|one| name(one) == *executor)?;
+    let known = snapshot
+        .executors
+        .iter()
+        .find(|one| name(one) == *executor)?;
     // What the executor announces does not matter once it has the trigger.
     let obstacle = obstacle(known, "", snapshot.now)?;
     (obstacle != Obstacle::LacksHandler).then(|| Reason::ExecutorUnavailable {

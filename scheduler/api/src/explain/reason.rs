@@ -94,7 +94,10 @@ pub(super) enum Reason {
     /// The next fire time counts from the end of the present run.
     WaitsForEnd,
     /// The first fire time is after `start_at`, which is in the future.
-    NotStarted { start_at: Timestamp, next: Timestamp },
+    NotStarted {
+        start_at: Timestamp,
+        next: Timestamp,
+    },
     /// The job fires at that time.
     NextFire { at: Timestamp },
     /// The schedule has no fire time any more.
@@ -145,12 +148,19 @@ impl Reason {
                 named(executor.as_ref())
             ),
             Self::Running { executor, for_ms } => {
-                format!("running on {} for {}", named(executor.as_ref()), took(*for_ms))
+                format!(
+                    "running on {} for {}",
+                    named(executor.as_ref()),
+                    took(*for_ms)
+                )
             }
             Self::NotDue { at } => format!("due at {at}"),
             Self::Retry { attempt, at, after } => {
                 let after = after.as_ref().map(|text| format!(", after: {text}"));
-                format!("attempt {attempt} starts at {at}{}", after.unwrap_or_default())
+                format!(
+                    "attempt {attempt} starts at {at}{}",
+                    after.unwrap_or_default()
+                )
             }
             Self::NoExecutor {
                 group,
@@ -159,14 +169,20 @@ impl Reason {
                 until,
             } => no_executor(group, handler, obstacles, *until),
             Self::ExecutorUnavailable { executor, obstacle } => {
-                format!("it is for executor {executor} alone, which {}", obstacle.text())
+                format!(
+                    "it is for executor {executor} alone, which {}",
+                    obstacle.text()
+                )
             }
             Self::NotDispatched { for_ms } => format!(
                 "due for {}; executors are alive, and no scheduler has dispatched it yet",
                 took(*for_ms)
             ),
             Self::Dispatching { executor } => {
-                format!("its trigger is being published to {}", named(executor.as_ref()))
+                format!(
+                    "its trigger is being published to {}",
+                    named(executor.as_ref())
+                )
             }
             Self::LaneBusy {
                 executor,
@@ -202,7 +218,10 @@ impl Reason {
                 triggers_ahead(*ahead)
             ),
             Self::Paused { by, since } => {
-                let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+                let by = by
+                    .as_ref()
+                    .map(|by| format!(" by {by}"))
+                    .unwrap_or_default();
                 let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
                 format!("its schedule is paused{by}{since}")
             }
@@ -272,10 +291,9 @@ fn ended(state: RunState, at: Option<Timestamp>, message: Option<&str>) -> Strin
         RunState::Discarded => "it was discarded, because its lane was busy or full",
         RunState::Covered => "a newer trigger replaced it",
         RunState::Skipped => "it was skipped",
-        RunState::Scheduled
-        | RunState::Dispatching
-        | RunState::Queued
-        | RunState::Running => "it has not ended",
+        RunState::Scheduled | RunState::Dispatching | RunState::Queued | RunState::Running => {
+            "it has not ended"
+        }
     };
     let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
     let why = message.map(|text| format!(": {text}")).unwrap_or_default();

@@ -172,13 +172,20 @@ const RUNS: &[Case] = &[
         RunState::Scheduled,
         |_, r| (r.attempt, r.due_at) = (2, at(60_000)),
         "retry",
-        &["attempt 2 starts at 2027-01-01T12:01:00", "after: exit status 3"],
+        &[
+            "attempt 2 starts at 2027-01-01T12:01:00",
+            "after: exit status 3",
+        ],
     ),
     (
         RunState::Scheduled,
         |s, _| s.executors.clear(),
         "no_executor",
-        &["group billing can run", "the group has no executor", "2027-01-01T12:59:55"],
+        &[
+            "group billing can run",
+            "the group has no executor",
+            "2027-01-01T12:59:55",
+        ],
     ),
     (
         RunState::Scheduled,
@@ -230,12 +237,27 @@ const RUNS: &[Case] = &[
         "discarded",
         &["discarded", "the backlog of 2 is full"],
     ),
-    (RunState::Covered, |_, _| {}, "covered", &["a newer trigger"]),
-    (RunState::Succeeded, |_, _| {}, "succeeded", &["it succeeded"]),
+    (
+        RunState::Covered,
+        |_, _| {},
+        "covered",
+        &["a newer trigger"],
+    ),
+    (
+        RunState::Succeeded,
+        |_, _| {},
+        "succeeded",
+        &["it succeeded"],
+    ),
     (RunState::Failed, |_, _| {}, "failed", &["it failed"]),
     (RunState::TimedOut, |_, _| {}, "timed_out", &["time limit"]),
     (RunState::Lost, |_, _| {}, "lost", &["executor was lost"]),
-    (RunState::Unroutable, |_, _| {}, "unroutable", &["no executor took it"]),
+    (
+        RunState::Unroutable,
+        |_, _| {},
+        "unroutable",
+        &["no executor took it"],
+    ),
     (RunState::Cancelled, |_, _| {}, "cancelled", &["cancelled"]),
 ];
 
@@ -253,7 +275,10 @@ fn each_reason_of_a_run_has_its_word_and_its_sentence() {
         let (found, sentence) = about(&snapshot, &of, &timeline);
         assert_eq!(found, *word, "case {index}: {sentence}");
         for part in *parts {
-            assert!(sentence.contains(part), "case {index}: {part:?} in {sentence:?}");
+            assert!(
+                sentence.contains(part),
+                "case {index}: {part:?} in {sentence:?}"
+            );
         }
     }
 }
@@ -270,9 +295,19 @@ fn version(number: u64, enabled: bool, by: &str) -> JobVersion {
 
 #[test]
 fn each_reason_of_a_job_has_its_word_and_its_sentence() {
-    type Case = (Value, fn(&mut Snapshot), &'static str, &'static [&'static str]);
+    type Case = (
+        Value,
+        fn(&mut Snapshot),
+        &'static str,
+        &'static [&'static str],
+    );
     let cases: [Case; 9] = [
-        (json!({}), |_| {}, "next_fire", &["job import: it fires next at 2027-01-01T12:00:05"]),
+        (
+            json!({}),
+            |_| {},
+            "next_fire",
+            &["job import: it fires next at 2027-01-01T12:00:05"],
+        ),
         (
             json!({ "enabled": false }),
             |s| {
@@ -285,14 +320,24 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
             "paused",
             &["paused by user alice since 2027-01-01T11:53:00"],
         ),
-        (json!({ "enabled": false }), |_| {}, "paused", &["its schedule is paused"]),
+        (
+            json!({ "enabled": false }),
+            |_| {},
+            "paused",
+            &["its schedule is paused"],
+        ),
         (
             json!({ "after": { "all": ["load"] }, "schedule": { "manual": true } }),
             |s| s.next_fire = None,
             "waits_for_parent",
             &["after job load"],
         ),
-        (json!({ "schedule": { "manual": true } }), |s| s.next_fire = None, "manual", &["triggered"]),
+        (
+            json!({ "schedule": { "manual": true } }),
+            |s| s.next_fire = None,
+            "manual",
+            &["triggered"],
+        ),
         (
             json!({ "start_at": "2027-02-01T00:00:00Z" }),
             |s| s.next_fire = Some(at(2_678_400_000)),
@@ -326,7 +371,11 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
         let told = explanation(&job.spec.name, None, &of_job(&snapshot, &job));
         assert_eq!(told.reason, word, "{}", told.sentence);
         for part in parts {
-            assert!(told.sentence.contains(part), "{part:?} in {:?}", told.sentence);
+            assert!(
+                told.sentence.contains(part),
+                "{part:?} in {:?}",
+                told.sentence
+            );
         }
         assert!(told.look_at.is_some(), "{word}");
     }

@@ -91,9 +91,27 @@ fn key(spec: &JobSpec) -> String {
     let mut value = serde_json::to_value(spec).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
         for field in [
-            "name", "namespace", "group", "description", "jitter", "misfire", "route", "block", "scope",
-            "backlog", "timeout", "kill_grace", "retry", "on_lost", "fence", "dispatch_deadline",
-            "priority", "handler", "params", "labels", "enabled",
+            "name",
+            "namespace",
+            "group",
+            "description",
+            "jitter",
+            "misfire",
+            "route",
+            "block",
+            "scope",
+            "backlog",
+            "timeout",
+            "kill_grace",
+            "retry",
+            "on_lost",
+            "fence",
+            "dispatch_deadline",
+            "priority",
+            "handler",
+            "params",
+            "labels",
+            "enabled",
         ] {
             fields.remove(field);
         }
@@ -233,29 +251,29 @@ fn highest(values: impl Iterator<Item = u64>, least: u64) -> Vec<(usize, u64)> {
 
 /// The first jobs by name that are due in the second that begins at `at`.
 fn names(sets: &[SameTimes<'_>], at: Timestamp) -> Vec<JobName> {
-    let end = at.plus_ms(1_000);
     let mut names = Vec::new();
     for set in sets {
-        for job in &set.jobs {
-            let spec = &job.spec;
-            let jitter = spec.jitter.as_millis();
-            let first = spec.next_fire(at.minus_ms(jitter + 1));
-            let fires = std::iter::successors(first, |last| spec.next_fire(*last));
-            let mut due = fires
-                .take_while(|fire| *fire < end)
-                .take(MAX_JITTERED)
-                .map(|fire| spec.due_at(job.id, fire));
-            if due.any(|due| due >= at && due < end) {
-                names.push(spec.name.clone());
-            } else if jitter == 0 {
-                // All jobs of the set without jitter have the same answer.
-                if set.jobs.iter().all(|job| job.spec.jitter.as_millis() == 0) {
-                    break;
-                }
-            }
+        let (jittered, others): (Vec<&Arc<Job>>, Vec<&Arc<Job>>) = set
+            .jobs
+            .iter()
+            .partition(|job| job.spec.jitter.as_millis() > 0);
+        // The others have the same answer.
+        if others.first().is_some_and(|job| is_due(job, at)) {
+            names.extend(others.iter().map(|job| &job.spec.name));
         }
+        let due = jittered.iter().filter(|job| is_due(job, at));
+        names.extend(due.map(|job| &job.spec.name));
     }
     names.sort_unstable();
-    names.truncate(MOST);
-    names
+    names.into_iter().take(MOST).cloned().collect()
+}
+
+fn is_due(job: &Job, at: Timestamp) -> bool {
+    let (spec, end) = (&job.spec, at.plus_ms(1_000));
+    let first = spec.next_fire(at.minus_ms(spec.jitter.as_millis() + 1));
+    std::iter::successors(first, |last| spec.next_fire(*last))
+        .take_while(|fire| *fire < end)
+        .take(MAX_JITTERED)
+        .map(|fire| spec.due_at(job.id, fire))
+        .any(|due| due >= at && due < end)
 }

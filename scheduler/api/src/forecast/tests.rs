@@ -42,14 +42,21 @@ fn fires_are_counted_by_minute_and_group_and_collisions_name_their_jobs() {
     assert_eq!(found.minutes.len(), 1_440);
     assert_eq!(found.minutes[0], 6 + 600);
     assert_eq!(found.minutes[720], 6 + 600 + 2);
-    let groups: Vec<_> = found.groups.iter().map(|g| (g.group.as_str(), g.fires)).collect();
+    let groups: Vec<_> = found
+        .groups
+        .iter()
+        .map(|g| (g.group.as_str(), g.fires))
+        .collect();
     assert_eq!(groups, [("b", 864_001), ("a", 8_641)]);
     assert_eq!(found.busiest[0].at, from().plus_ms(43_200_000));
     assert_eq!(found.busiest[0].fires, 608);
     let first = &found.collisions[0];
     assert_eq!((first.at, first.jobs), (from().plus_ms(43_200_000), 4));
     let names: Vec<_> = first.names.iter().map(|name| name.as_str()).collect();
-    assert_eq!(names, ["job-000001", "job-000002", "job-000003", "job-000004"]);
+    assert_eq!(
+        names,
+        ["job-000001", "job-000002", "job-000003", "job-000004"]
+    );
 }
 
 #[test]
@@ -62,7 +69,11 @@ fn jitter_moves_the_fires_of_each_job_to_its_own_time() {
     assert_eq!(within.iter().sum::<u64>(), 200);
     assert!(within.iter().all(|fires| *fires < 20), "{within:?}");
     for collision in &found.collisions {
-        assert_eq!(collision.names.len() as u64, collision.jobs, "{collision:?}");
+        assert_eq!(
+            collision.names.len() as u64,
+            collision.jobs,
+            "{collision:?}"
+        );
     }
 }
 
@@ -81,7 +92,14 @@ fn beyond_the_bound_jobs_are_left_out_and_counted() {
 #[test]
 fn a_hundred_thousand_jobs_of_few_schedules_are_counted_together() {
     let jobs: Vec<_> = (1..=100_000)
-        .map(|id| job(id, &json!({ "every": format!("{}m", 1 + id % 60) }), "a", "0s"))
+        .map(|id| {
+            job(
+                id,
+                &json!({ "every": format!("{}m", 1 + id % 60) }),
+                "a",
+                "0s",
+            )
+        })
         .collect();
     let found = forecast(&jobs, from());
     assert_eq!(found.left_out, 0);

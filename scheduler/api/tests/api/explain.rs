@@ -52,10 +52,18 @@ async fn a_job_is_explained_from_its_schedule_to_its_busy_lane() {
     assert_eq!(waits["run"], json!(first.0));
     heartbeat(&server, "native:other").await;
     let waits = explained(&server, job).await;
-    assert_explained(&waits, "no_executor", "worker-1 does not announce the handler");
+    assert_explained(
+        &waits,
+        "no_executor",
+        "worker-1 does not announce the handler",
+    );
     heartbeat(&server, "shell").await;
     let attempt = dispatching(&server, first).await;
-    server.store.confirm_dispatch(&[attempt]).await.expect("confirmed");
+    server
+        .store
+        .confirm_dispatch(&[attempt])
+        .await
+        .expect("confirmed");
     let started = AttemptEvent::Started {
         at: Timestamp::from_millis(server.store.now().await.expect("a time").as_millis() - 7_000),
     };
@@ -63,7 +71,11 @@ async fn a_job_is_explained_from_its_schedule_to_its_busy_lane() {
 
     let second = triggered(&server, "import").await;
     let attempt = dispatching(&server, second).await;
-    server.store.confirm_dispatch(&[attempt]).await.expect("confirmed");
+    server
+        .store
+        .confirm_dispatch(&[attempt])
+        .await
+        .expect("confirmed");
     let busy = explained(&server, &format!("/runs/{second}")).await;
     assert_explained(&busy, "lane_busy", "lane busy on worker-1 for ");
     assert_explained(&busy, "lane_busy", "(serial), 0 triggers ahead");
@@ -75,9 +87,7 @@ async fn a_job_is_explained_from_its_schedule_to_its_busy_lane() {
 #[tokio::test]
 async fn the_forecast_counts_enabled_jobs_of_the_asked_groups() {
     let server = Server::start().await;
-    let job = |name: &str, group: &str| {
-        json!({ "name": name, "group": group, "schedule": { "every": "1h" }, "handler": { "native": "x" } })
-    };
+    let job = |name: &str, group: &str| json!({ "name": name, "group": group, "schedule": { "every": "1h" }, "handler": { "native": "x" } });
     let mut off = job("off", "a");
     off["enabled"] = json!(false);
     let jobs = [job("one", "a"), job("two", "b"), off];

@@ -1,5 +1,5 @@
 //! Deletes what has passed its retention: ended runs, entries of the audit log, versions of deleted jobs, ended sessions
-//! and API tokens. Repairs jobs that have stopped repeating.
+//! and API tokens. Gives their space back. Repairs jobs that have stopped repeating.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,8 @@ impl Duty for Retention {
             self.audit.prune_versions(kept_ms, BATCH).await?,
             self.store.prune_accounts(kept_ms, BATCH).await?,
         ];
-        let may_be_more = counts.into_iter().any(|count| count >= BATCH as u64);
+        let has_space = self.store.release_space().await?;
+        let may_be_more = has_space || counts.into_iter().any(|count| count >= BATCH as u64);
         Ok(Next::After(if may_be_more {
             BETWEEN_BATCHES
         } else {

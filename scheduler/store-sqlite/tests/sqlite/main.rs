@@ -3,4 +3,5 @@
 mod audit;
 mod conformance;
 mod opening;
+mod space;
 mod unreadable_definition;
