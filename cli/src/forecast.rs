@@ -28,8 +28,8 @@ pub(crate) struct ForecastArgs {
 }
 
 pub(crate) async fn run(api: &Api, out: Out, args: &ForecastArgs) -> Result<(), Failure> {
-    let answer = api.list(&["forecast"], &args.groups.query(), args.all);
-    let answer = answer.await?;
+    let groups = args.groups.query();
+    let answer = api.list(&["forecast"], &groups, args.all).await?;
     if out.is_json() {
         return out.json(&answer);
     }

@@ -65,7 +65,12 @@ async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failur
 }
 
 /// Applies calendars, then the jobs that may use them.
-async fn apply_found(api: &Api, out: Out, found: &Definitions, dry_run: bool) -> Result<(), Failure> {
+async fn apply_found(
+    api: &Api,
+    out: Out,
+    found: &Definitions,
+    dry_run: bool,
+) -> Result<(), Failure> {
     if found.calendars.is_empty() {
         return apply(api, out, &found.jobs, dry_run).await;
     }
@@ -77,8 +82,8 @@ async fn apply_found(api: &Api, out: Out, found: &Definitions, dry_run: bool) ->
     if dry_run {
         let missing = new_calendars(&calendars)?;
         let jobs = found.jobs.iter().cloned();
-        let (waiting, jobs): (Vec<JobSpec>, Vec<JobSpec>) = jobs
-            .partition(|spec| spec.calendar_names().any(|name| missing.contains(&name)));
+        let (waiting, jobs): (Vec<JobSpec>, Vec<JobSpec>) =
+            jobs.partition(|spec| spec.calendar_names().any(|name| missing.contains(&name)));
         return apply_after(api, out, (calendars, &jobs), waiting.len()).await;
     }
     if out.is_json() {

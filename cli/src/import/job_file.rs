@@ -126,7 +126,11 @@ mod tests {
         let path = folder.path().join("jobs.toml");
         write(&path, &jobs).expect("a file");
         let read = jobfile::read(&path, &cueline_model::Namespace::default());
-        assert_eq!(read.map_err(|error| format!("{error:?}")), Ok(jobs));
+        assert_eq!(
+            read.map(|found| found.jobs)
+                .map_err(|error| format!("{error:?}")),
+            Ok(jobs)
+        );
         let text = std::fs::read_to_string(&path).expect("a text");
         assert!(
             !text.contains("dispatch_deadline"),

@@ -8,8 +8,8 @@ use crate::problem::{FieldProblem, Problem};
 
 /// Refuses them, except for jobs that have this definition already: a file whose job is over can still be applied.
 pub(crate) async fn refuse(state: &ApiState, specs: &[JobSpec]) -> Result<(), Problem> {
-    let mut candidates = specs.iter().filter(|spec| spec.may_be_over()).peekable();
-    if candidates.peek().is_none() {
+    let candidates: Vec<&JobSpec> = specs.iter().filter(|spec| spec.may_be_over()).collect();
+    if candidates.is_empty() {
         return Ok(());
     }
     let now = state.store.now().await?;

@@ -3,8 +3,8 @@
 mod accounts;
 mod audit;
 mod events;
-mod fire_rules;
 mod explain;
+mod fire_rules;
 mod forecast;
 mod namespaces;
 mod worker_keys;
@@ -34,11 +34,11 @@ pub use events::{
     EndOfLog, ExecutorChange, ExecutorEvent, ExecutorState, JobChange, JobEvent, Lagged, Overflow,
     Ready, RunChange, RunEvent,
 };
+pub use explain::Explanation;
 pub use fire_rules::{
     AppliedCalendarView, CalendarList, CalendarRef, CalendarView, CalendarsApplied, LeftOutView,
     WindowList, WindowRef, WindowView,
 };
-pub use explain::Explanation;
 pub use forecast::{Collision, Forecast, ForecastMinute, GroupForecast};
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
 pub use worker_keys::{

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cueline_model::exclusion::Due;
 use cueline_model::{
-    Actor, AttemptId, Block, Exclusions, ExecutorName, Job, JobId, JobName, Namespace, Route, RunId,
-    RunKind, RunState, Scope, Shard, Timestamp,
+    Actor, AttemptId, Block, Exclusions, ExecutorName, Job, JobId, JobName, Namespace, Route,
+    RunId, RunKind, RunState, Scope, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 

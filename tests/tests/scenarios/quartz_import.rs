@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cueline_test_servers::Postgres;
+use cueline_test_servers::postgres::Postgres;
 use cueline_tests::{Finished, finish, program};
 use serde_json::Value;
 

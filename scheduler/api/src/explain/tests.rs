@@ -47,6 +47,8 @@ fn executor(name: &str) -> Executor {
             draining: false,
             gone: false,
             refusal: None,
+            labels: cueline_model::ExecutorLabels::default(),
+            weight: cueline_model::Weight::default(),
         },
         last_heartbeat_at: at(-1_000),
     }

@@ -10,7 +10,17 @@ use cueline_model::{
     JobId, JobName, JobSpec, Namespace, RunId, StoreId, Timestamp, WindowSpec,
 };
 use cueline_store::{
-    Accounts, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter, DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FireRuleStore, FiredRuns, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store, StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine, StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
+    Accounts, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter,
+    BegunDispatch, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
+    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FireRuleStore,
+    FiredRuns, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
+    JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login,
+    NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter,
+    NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
+    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
+    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
+    StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine,
+    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {

@@ -2,7 +2,9 @@
 
 use crate::behaviour::{apply, dispatching, report, triggered};
 use crate::server::Server;
-use cueline_model::{AttemptEvent, ExecutorId, Heartbeat, Session, Timestamp};
+use cueline_model::{
+    AttemptEvent, ExecutorId, ExecutorLabels, Heartbeat, Session, Timestamp, Weight,
+};
 use serde_json::{Value, json};
 
 async fn heartbeat(server: &Server, capability: &str) {
@@ -20,6 +22,8 @@ async fn heartbeat(server: &Server, capability: &str) {
         draining: false,
         gone: false,
         refusal: None,
+        labels: ExecutorLabels::default(),
+        weight: Weight::default(),
     };
     let stored = server.store.record_heartbeats(&[heartbeat]).await;
     stored.expect("stored");

@@ -1,7 +1,7 @@
 //! Reads the fields of a job.
 
 use super::fields::{MAX_TEXT_BYTES, local, name, optional, required, text_map};
-use super::reader::{Fields, Reader, given, shorten};
+use super::reader::{Fields, Reader, given};
 use super::{Node, Value, exclusion, handler, policy, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
