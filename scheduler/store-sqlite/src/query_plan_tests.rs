@@ -32,7 +32,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 35] = [
+const HOT: [(&str, &[&str]); 37] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
