@@ -17,7 +17,7 @@ use crate::context::server_args::ServerArgs;
 use crate::dlq::DlqCommand;
 use crate::explain::ExplainArgs;
 use crate::forecast::ForecastArgs;
-use crate::import::args::ImportCommand;
+use crate::import_args::ImportCommand;
 use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;

@@ -261,10 +261,10 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
         match one.change {
             Change::Unchanged => continue,
             Change::Created => {
-                out.line(&out.paint(&format!("+ calendar {}", one.name), Paint::Good))?
+                out.line(&out.paint(&format!("+ calendar {}", one.name), Paint::Good))?;
             }
             Change::Updated => {
-                out.line(&out.paint(&format!("~ calendar {}", one.name), Paint::Warn))?
+                out.line(&out.paint(&format!("~ calendar {}", one.name), Paint::Warn))?;
             }
         }
         calendar_changes = true;

@@ -29,6 +29,7 @@ mod forecast;
 mod guard;
 mod human;
 mod import;
+mod import_args;
 mod job;
 mod job_change;
 mod job_history;

@@ -108,7 +108,8 @@ impl Cluster {
 
     /// Starts another scheduler, which receives no commands.
     pub fn scheduler_beside(&self, extra: &[&str]) -> Result<Process> {
-        self.scheduler_at("scheduler-2", "127.0.0.1:0", extra)
+        let named = [&["--name", "scheduler-2"][..], extra].concat();
+        self.scheduler_at("scheduler-2", "127.0.0.1:0", &named)
     }
 
     fn scheduler_at(&self, name: &str, listen: &str, extra: &[&str]) -> Result<Process> {

@@ -107,13 +107,12 @@ pub(super) async fn run(
     }
     let changes = chosen.iter().map(|job| action.of(api, job));
     let changes = changes.collect::<Result<Vec<_>, _>>()?;
-    let tally = match action {
-        Action::Delete => delete(out, changes).await?,
-        _ => {
-            let mut tally = Tally::default();
-            tally.carry_out(out, verb, changes).await?;
-            tally
-        }
+    let tally = if matches!(action, Action::Delete) {
+        delete(out, changes).await?
+    } else {
+        let mut tally = Tally::default();
+        tally.carry_out(out, verb, changes).await?;
+        tally
     };
     tally.print(out, done, "job")
 }

@@ -118,9 +118,10 @@ mod tests {
 
     use super::*;
 
-    fn spec(name: &str, labels: serde_json::Value) -> JobSpec {
+    fn spec(name: &str, labels: &serde_json::Value) -> JobSpec {
         serde_json::from_value(json!({
             "name": name,
+            "group": "default",
             "schedule": { "every": "1h" },
             "handler": { "native": "x" },
             "labels": labels,
@@ -143,10 +144,10 @@ mod tests {
     #[test]
     fn files_with_jobs_that_they_would_not_own_are_refused() {
         let prune: Prune = "repository=billing".parse().expect("a label");
-        let owned = spec("a", json!({ "repository": "billing", "x": "y" }));
+        let owned = spec("a", &json!({ "repository": "billing", "x": "y" }));
         assert_eq!(prune.check(std::slice::from_ref(&owned)), Ok(()));
         for labels in [json!({}), json!({ "repository": "other" })] {
-            let refused = prune.check(&[owned.clone(), spec("b", labels)]);
+            let refused = prune.check(&[owned.clone(), spec("b", &labels)]);
             let failure = refused.expect_err("is refused");
             assert!(failure.message().contains("job \"b\""), "{failure:?}");
         }
@@ -155,9 +156,9 @@ mod tests {
     #[test]
     fn the_namespaces_are_those_of_the_files_and_of_the_command() {
         let name = |text: &str| text.parse::<Namespace>().expect("a name");
-        let mut other = spec("a", json!({}));
+        let mut other = spec("a", &json!({}));
         other.name = "team/a".parse().expect("a name");
-        let found = namespaces(&name("own"), &[other, spec("b", json!({}))]);
+        let found = namespaces(&name("own"), &[other, spec("b", &json!({}))]);
         let expected = [name("default"), name("own"), name("team")];
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
     }

@@ -309,12 +309,17 @@ fn local(at: DateTime, zone: &Zone) -> Result<Timestamp, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     fn file(events: &[&str]) -> String {
         let mut text = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//test//EN\r\n".to_owned();
         for (number, event) in events.iter().enumerate() {
-            text += &format!("BEGIN:VEVENT\r\nUID:{number}\r\nDTSTAMP:20260101T000000Z\r\n");
+            let _ = write!(
+                text,
+                "BEGIN:VEVENT\r\nUID:{number}\r\nDTSTAMP:20260101T000000Z\r\n"
+            );
             text += &event.replace('\n', "\r\n");
             text += "\r\nEND:VEVENT\r\n";
         }

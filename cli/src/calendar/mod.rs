@@ -82,7 +82,11 @@ async fn show(api: &Api, out: Out, name: &str) -> Result<(), Failure> {
     }
     let calendar: CalendarView = read(answer)?;
     let spec = &calendar.definition;
-    let jobs: Vec<&str> = calendar.jobs.iter().map(|job| job.local()).collect();
+    let jobs: Vec<&str> = calendar
+        .jobs
+        .iter()
+        .map(cueline_model::JobName::local)
+        .collect();
     let mut lines = vec![
         ("name", calendar.name.local().to_owned()),
         ("version", calendar.version.to_string()),

@@ -3,8 +3,8 @@
 use cueline_model::crontab::{self, ImportOptions};
 
 use super::Found;
-use super::args::{CrontabArgs, UserColumn};
 use crate::failure::Failure;
+use crate::import_args::{CrontabArgs, UserColumn};
 use crate::jobfile;
 
 /// Reads the files.

@@ -1,6 +1,5 @@
 //! `cueline import`: creates jobs from what another scheduler has, and reports each difference and each refusal.
 
-pub(crate) mod args;
 mod crontab;
 mod job_file;
 mod quartz;
@@ -17,9 +16,9 @@ use crate::context::chosen;
 use crate::context::server_args::ServerArgs;
 use crate::failure::{Failure, say};
 use crate::human;
+use crate::import_args::{ImportCommand, TargetArgs};
 use crate::job;
 use crate::output::{Out, Paint};
-use args::{ImportCommand, TargetArgs};
 
 /// Imports. What changes nothing on the server needs none.
 pub(crate) async fn run(

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use cueline_model::import::systemd::{SystemdOptions, UnitFile, import, services};
 
 use super::Found;
-use super::args::SystemdArgs;
 use crate::failure::Failure;
+use crate::import_args::SystemdArgs;
 use crate::jobfile;
 
 /// Reads the files, and each service beside its timer.

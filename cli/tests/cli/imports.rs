@@ -20,16 +20,16 @@ fn a_job_file_of_quartz_is_reported_and_written_as_a_job_file() {
     let ended = home.run(&[&args[..], &handler, &["--dry-run"]].concat());
     assert_eq!(ended.status, 2, "{ended:#?}");
     for line in [
-        "jobs.xml:19: job billing.close-books  0 30 2 ? * MON-FRI, America/New_York  native com.acme.CloseBooksJob",
-        "jobs.xml:33: job poll.every-10-s  every 10 s  native poll",
+        "jobs.xml:18: job billing.close-books  0 30 2 ? * MON-FRI, America/New_York  native com.acme.CloseBooksJob",
+        "jobs.xml:32: job poll.every-10-s  every 10 s  native poll",
         "nothing was applied: dry run",
     ] {
         assert!(ended.stdout.contains(line), "{line}: {ended:#?}");
     }
     for line in [
         "left out: jobs.xml:3: <pre-processing-commands>: an import deletes nothing",
-        "changed: jobs.xml:19: the file does not say whether runs may overlap",
-        "refused: jobs.xml:42: day-of-week \"MON#1,FRI\"",
+        "changed: jobs.xml:18: the file does not say whether runs may overlap",
+        "refused: jobs.xml:41: day-of-week \"MON#1,FRI\"",
         "1 of 3 triggers were refused",
     ] {
         assert!(ended.stderr.contains(line), "{line}: {ended:#?}");

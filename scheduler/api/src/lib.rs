@@ -186,6 +186,7 @@ impl ApiState {
 /// needs none with [`metrics_public`](ApiState::metrics_public). A path under `/api/v1/namespaces/{namespace}` is the one
 /// under `/api/v1` for that namespace. Other paths are for the namespace `default`. Each handler has an annotation for the
 /// OpenAPI document, and `reference` lists it.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub fn router(state: ApiState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))

@@ -44,6 +44,9 @@ const RUNS_BY_ID: &str = "
 /// For a `fixed_delay` job, the search covers this many of its newest runs.
 const MAX_SEARCHED: usize = 100_000;
 
+/// The columns of [`JOB`].
+type JobRow = (i64, i64, i64, Option<i64>, Option<i64>);
+
 impl PgStore {
     pub(crate) async fn ledger(
         &self,
@@ -53,7 +56,7 @@ impl PgStore {
         limit: usize,
     ) -> Result<Vec<LedgerEntry>> {
         let mut tx = self.db.snapshot().await?;
-        let row: Option<(i64, i64, i64, Option<i64>, Option<i64>)> = sqlx::query_as(JOB)
+        let row: Option<JobRow> = sqlx::query_as(JOB)
             .bind(name.as_str())
             .fetch_optional(&mut *tx)
             .await?;

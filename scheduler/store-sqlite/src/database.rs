@@ -81,15 +81,18 @@ impl Database {
             .statement_cache_capacity(200)
             .disable_statement_logging();
         // With a larger log, a page that many batches change is copied back into the file only once.
-        let writing = base
+        let mut writing = base
             .clone()
             .create_if_missing(true)
-            // Counts for a new file only. Retention gives back what is free.
-            .auto_vacuum(SqliteAutoVacuum::Incremental)
             .pragma("wal_autocheckpoint", "4000")
             .pragma("journal_size_limit", "67108864")
             .pragma("cache_size", "-65536")
             .pragma("temp_store", "MEMORY");
+        // Retention gives back what is free. In an existing file the setting would have no effect, but write a page, also
+        // where the store is refused after that.
+        if std::fs::metadata(path).map_or(true, |file| file.len() == 0) {
+            writing = writing.auto_vacuum(SqliteAutoVacuum::Incremental);
+        }
         let writer = pool(1).connect_with(writing).await?;
         schema::prepare(&writer, options.migrate).await?;
         let reading = base

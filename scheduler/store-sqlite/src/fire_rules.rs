@@ -217,9 +217,10 @@ impl SqliteStore {
         }
         let jobs = self.jobs_about(&mut tx, &About::Calendars(&names)).await?;
         for calendar in &mut found {
-            let uses = |job: &&Arc<Job>| job.spec.calendar_names().any(|n| n == calendar.spec.name);
-            let users = jobs.values().filter(uses);
-            let mut users: Vec<JobName> = users.map(|job| job.spec.name.clone()).collect();
+            let has_calendar =
+                |job: &&Arc<Job>| job.spec.calendar_names().any(|n| n == calendar.spec.name);
+            let with_it = jobs.values().filter(has_calendar);
+            let mut users: Vec<JobName> = with_it.map(|job| job.spec.name.clone()).collect();
             users.sort_unstable();
             calendar.jobs = users;
         }
@@ -245,7 +246,7 @@ impl SqliteStore {
         let changes = change_calendars(specs, &stored, &present, condition)?;
         let before = self.present_rules(&mut tx).await?;
         let mut applied = Vec::with_capacity(changes.len());
-        let mut changed = BTreeSet::new();
+        let mut touched = BTreeSet::new();
         let mut entries = Vec::new();
         for change in &changes {
             let revision = write_calendar(&mut tx, change, dry_run).await?;
@@ -255,16 +256,16 @@ impl SqliteStore {
                 change: change.change,
             });
             if change.change != Change::Unchanged {
-                changed.insert(change.spec.name.clone());
+                touched.insert(change.spec.name.clone());
                 let old = change.before.as_ref().map(|row| row.2.clone());
                 let new = Some(change.definition.clone());
                 entries.push(calendar_changed(by, &change.spec.name, old, new));
             }
         }
-        if dry_run || changed.is_empty() {
+        if dry_run || touched.is_empty() {
             return Ok((applied, Vec::new()));
         }
-        let about = About::Calendars(&changed);
+        let about = About::Calendars(&touched);
         let jobs = self.rules_changed(&mut tx, &about, &before, now).await?;
         audit::write(&mut tx, &entries, now).await?;
         tx.commit().await?;

@@ -42,6 +42,9 @@ const RUNS_BY_ID: &str = "
 /// For a `fixed_delay` job, the search covers this many of its newest runs.
 const MAX_SEARCHED: usize = 100_000;
 
+/// The columns of [`JOB`].
+type JobRow = (i64, i64, i64, Option<i64>, Option<i64>);
+
 impl SqliteStore {
     pub(crate) async fn ledger(
         &self,
@@ -51,7 +54,7 @@ impl SqliteStore {
         limit: usize,
     ) -> Result<Vec<LedgerEntry>> {
         let mut tx = self.db.snapshot().await?;
-        let row: Option<(i64, i64, i64, Option<i64>, Option<i64>)> = sqlx::query_as(JOB)
+        let row: Option<JobRow> = sqlx::query_as(JOB)
             .bind(name.as_str())
             .fetch_optional(&mut *tx)
             .await?;

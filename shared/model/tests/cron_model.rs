@@ -542,10 +542,9 @@ fn changes_of_the_clocks_are_followed_as_by_a_look_at_the_clock() {
                 let mut first_fields = expression.split(' ').take(2);
                 let (gap_fires, repeats) = match rule {
                     Some(DstRule::Skip) => (false, false),
-                    Some(DstRule::Once) => (true, false),
                     Some(DstRule::Both) => (true, true),
                     None if first_fields.any(|field| field.contains(['*', '/'])) => (false, true),
-                    None => (true, false),
+                    Some(DstRule::Once) | None => (true, false),
                 };
                 let (start, end) = (change - 25 * HOURS, change + 25 * HOURS);
                 let expected = by_the_clock(&model, &zone, gap_fires, repeats, start, end);

@@ -79,7 +79,7 @@ fn every_entry_of_every_file_becomes_a_job() {
 #[test]
 fn the_mixed_file_needs_to_be_told() {
     let error = read_as(MIXED, UserColumn::Auto).unwrap_err();
-    assert_eq!((error.with, error.without), (13, 10));
+    assert_eq!((error.with, error.without), (15, 7));
     let entries = read_as(MIXED, UserColumn::Yes).unwrap().entries;
     // The first line has a command where the user should be.
     let error = entries[0].job.clone().unwrap_err();

@@ -370,6 +370,7 @@ fn a_preview_of_a_second_job_over_a_long_exclusion_is_bounded() {
 
 /// Each bad value, with the field and a part of the message.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn bad_values_name_the_field_and_what_is_accepted() {
     let jobs: [(Value, &str, &str); 9] = [
         (

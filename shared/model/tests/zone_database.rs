@@ -11,7 +11,7 @@ use cueline_model::schedule::{CronSchedule, zones};
 /// Set in the process that has a database of its own.
 const MARK: &str = "CUELINE_TEST_OWN_ZONES";
 
-/// A TZif file of version 2 (RFC 8536): UTC until 1970, and then one offset of whole hours.
+/// A `TZif` file of version 2 (RFC 8536): UTC until 1970, and then one offset of whole hours.
 fn constant(offset_s: i32) -> Vec<u8> {
     let mut file = block::<4>(offset_s);
     file.extend(block::<8>(offset_s));

@@ -65,6 +65,7 @@ mod usual {
         PRIORITY
     }
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     pub(super) fn is_block(block: &Block) -> bool {
         *block == BLOCK
     }
@@ -74,6 +75,7 @@ mod usual {
         *backlog == BACKLOG
     }
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     pub(super) fn is_kill_grace(kill_grace: &DurationMs) -> bool {
         *kill_grace == KILL_GRACE
     }

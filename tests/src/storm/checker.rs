@@ -269,7 +269,7 @@ fn excuse(observed: &Observations, entry: &Entry, ends: &Ends) -> Result<(), Str
         .iter()
         .any(|kind| kind.has(&entry.job) && kind.has_group_lane());
     let is_earlier = *run == entry.run && *attempt < entry.attempt;
-    if !is_earlier && !(shares_lane && *run != entry.run) {
+    if !(is_earlier || shares_lane && *run != entry.run) {
         return Err(" with an attempt that is not an earlier one".to_owned());
     }
     let program = is_program(&entry.job);

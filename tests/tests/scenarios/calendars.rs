@@ -83,7 +83,7 @@ async fn excluded_jobs_do_not_fire_at_any_scheduler() -> Result<()> {
     let cluster = Cluster::new(store, nats.url()).await?;
     let mut first = cluster.scheduler(&[])?;
     cluster.wait_until_ready(&mut first).await?;
-    let mut second = cluster.scheduler_beside(&["--name", "second"])?;
+    let mut second = cluster.scheduler_beside(&[])?;
     let mut worker = cluster.worker("one")?;
     std::fs::write(cluster.path("jobs.toml"), FILE)?;
     std::fs::write(cluster.path("frozen.toml"), FROZEN)?;

@@ -183,7 +183,7 @@ fn changes(genuine: &str) -> Result<Vec<Forgery>> {
             &format!("\"run\":{run}"),
             &format!("\"run\":{}", run + 1_000_000),
         )?,
-        changed(genuine, "\"backlog\":1000", "\"backlog\":1001")?,
+        changed(genuine, "\"version\":1", "\"version\":2")?,
         changed(
             genuine,
             &field(&trigger, "deadline"),

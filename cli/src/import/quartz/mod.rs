@@ -9,8 +9,8 @@ use cueline_model::import::quartz::{QuartzJob, QuartzOptions, QuartzTrigger, imp
 use cueline_runtime::{Clock as _, SystemClock};
 
 use super::Found;
-use super::args::QuartzArgs;
 use crate::failure::Failure;
+use crate::import_args::QuartzArgs;
 use crate::jobfile;
 
 /// What a source has.

@@ -55,6 +55,7 @@ pub(super) const UNBUFFERED: [(&str, &str); 1] = [("x-accel-buffering", "no")];
     ),
     responses(
         (status = 200, description = "The stream. The schema is that of each of its events.", body = openapi::ChangeMessage, content_type = "text/event-stream"),
+        (status = 422, description = "A filter names what is in another namespace than the request.", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(crate) async fn changes(

@@ -89,11 +89,12 @@ pub(crate) async fn job(
 )]
 pub(crate) async fn run(
     State(state): State<ApiState>,
+    namespace: InNamespace,
     path: RunPath,
     uri: Uri,
 ) -> Result<Json<Explanation>, Problem> {
     query::none(&uri)?;
-    let detail = state.store.run(run_id(path)?).await?;
+    let detail = namespace.run(&state, run_id(path)?).await?;
     let name = detail.run.job.clone();
     let summary = match state.store.job(&name).await {
         Ok(summary) => Some(summary),

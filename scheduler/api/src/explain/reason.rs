@@ -140,6 +140,7 @@ impl Reason {
     }
 
     /// The reason in words, without the subject.
+    #[expect(clippy::too_many_lines, reason = "one sentence for each reason")]
     pub(super) fn text(&self) -> String {
         match self {
             Self::Ended { state, at, message } => ended(*state, *at, message.as_deref()),

@@ -296,6 +296,7 @@ fn version(number: u64, enabled: bool, by: &str) -> JobVersion {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn each_reason_of_a_job_has_its_word_and_its_sentence() {
     type Case = (
         Value,

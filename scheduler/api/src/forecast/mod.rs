@@ -33,7 +33,7 @@ const MAX_JOBS: usize = 100_000;
 const PAGE: usize = 500;
 
 /// For how long a forecast is given again.
-const KEPT: Duration = Duration::from_secs(60);
+const KEPT: Duration = Duration::from_mins(1);
 
 /// The most forecasts that are kept, each for other jobs.
 const MAX_KEPT: usize = 8;

@@ -53,7 +53,7 @@ async fn the_header_of_a_trigger_is_the_key_of_its_body() {
         &json!({ "idempotency_key": "k 2" }),
     )
     .await;
-    let problem = refused(&differ, 400, "cueline:malformed");
+    let problem = refused(&differ, 422, "cueline:unfit-value");
     assert_eq!(problem["errors"][0]["field"], "idempotency_key");
 
     for other in [

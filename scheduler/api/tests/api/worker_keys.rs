@@ -200,7 +200,7 @@ async fn a_key_that_does_not_exist_is_named() {
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
     assert!(wrong.text.contains("16 lower-case hexadecimal digits"));
     let wrong = server.get("/worker-keys?group=no/name").await;
-    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
 }
 
 #[tokio::test]

@@ -28,12 +28,11 @@ impl Duty for TimeZones {
 
     async fn activate(&mut self) -> Result<Next, StoreError> {
         // The rules may have changed while no scheduler ran, so the first turn compares all zones that the store knows.
-        let known: Vec<String> = match &self.noted {
-            Some(noted) => noted.keys().cloned().collect(),
-            None => {
-                let known = self.store.known_zones().await?;
-                known.into_iter().map(|zone| zone.name).collect()
-            }
+        let known: Vec<String> = if let Some(noted) = &self.noted {
+            noted.keys().cloned().collect()
+        } else {
+            let known = self.store.known_zones().await?;
+            known.into_iter().map(|zone| zone.name).collect()
         };
         // Some small files, so it does not need a thread of its own.
         let present = zones::refresh(&known);

@@ -93,7 +93,7 @@ impl Planner for SchedulePlanner {
         }
         let excluded = times.excluded.iter().copied();
         plan.runs
-            .extend(Passed::of(exclusions, excluded).map(excluded_run));
+            .extend(Passed::of(exclusions, excluded).map(|passed| excluded_run(&passed)));
         let shards = expand(&job.spec.route, live);
         for fire_at in run.iter().chain(&times.on_time) {
             if cueline_runtime::planted!("ledger_gap") && fire_at.as_millis() % 7_000 == 0 {
@@ -338,7 +338,7 @@ fn planned_run(job: &Job, fire_at: Timestamp, shard: &ShardPlan) -> PlannedRun {
 }
 
 /// A record in the ledger for excluded fire times.
-fn excluded_run(passed: Passed) -> PlannedRun {
+fn excluded_run(passed: &Passed) -> PlannedRun {
     PlannedRun {
         fire_at: passed.last,
         due_at: passed.last,

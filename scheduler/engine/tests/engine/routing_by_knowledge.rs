@@ -19,7 +19,7 @@ async fn executors(fixture: &Fixture) -> Vec<FakeExecutor> {
 }
 
 async fn every_second(fixture: &Fixture, route: Value) {
-    let rest = json!({ "schedule": { "every": "1s" }, "route": route });
+    let rest = json!({ "schedule": { "every": "1s" }, "route": route, "scope": "executor" });
     fixture.apply("job", rest).await;
 }
 
@@ -51,7 +51,7 @@ async fn last_and_named_executors_get_the_run_while_they_are_alive() {
     let fixture = Fixture::new().await;
     let mut engine = fixture.engine("one").await;
     let executors = executors(&fixture).await;
-    let rest = |route: Value| json!({ "schedule": { "manual": true }, "route": route });
+    let rest = |route: Value| json!({ "schedule": { "manual": true }, "route": route, "scope": "executor" });
     fixture.apply("last", rest("last".into())).await;
     fixture
         .apply("named", rest(json!({ "executor": "e2" })))
@@ -209,7 +209,7 @@ async fn without_a_readable_history_runs_are_routed_all_the_same() {
     let mut engine = fixture.engine("one").await;
     executors(&fixture).await;
     every_second(&fixture, "lru".into()).await;
-    let busy = json!({ "schedule": { "every": "1s" }, "route": "busyover" });
+    let busy = json!({ "schedule": { "every": "1s" }, "route": "busyover", "scope": "executor" });
     fixture.apply("busy", busy).await;
     fixture.set(1_000);
     fixture.store.fail_next("list_runs", Fault::Broken);
@@ -296,7 +296,7 @@ async fn failover_asks_once_and_passes_over_an_executor_that_does_not_answer() {
     let mut engine = fixture.engine("one").await;
     let mut executors = executors(&fixture).await;
     tick(&mut engine).await;
-    let rest = json!({ "schedule": { "manual": true }, "route": "failover" });
+    let rest = json!({ "schedule": { "manual": true }, "route": "failover", "scope": "executor" });
     fixture.apply("job", rest).await;
     fixture.set(1_000);
     fixture.trigger("job").await;

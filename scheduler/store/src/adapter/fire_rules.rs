@@ -85,7 +85,7 @@ pub fn parse_rules((revision, calendars, windows): RulesRow) -> Result<FireRules
                     .insert(name, Arc::new(Calendar::new(spec, version)));
             }
             Err(error) => {
-                tracing::error!(%error, "failed to read a calendar; it excludes nothing. Upgrade this node, or apply the calendar again")
+                tracing::error!(%error, "failed to read a calendar; it excludes nothing. Upgrade this node, or apply the calendar again");
             }
         }
     }
@@ -93,7 +93,7 @@ pub fn parse_rules((revision, calendars, windows): RulesRow) -> Result<FireRules
         match serde_json::from_str::<WindowSpec>(&definition) {
             Ok(spec) => rules.windows.push(Arc::new(MaintenanceWindow { id, spec })),
             Err(error) => {
-                tracing::error!(window = id, %error, "failed to read a maintenance window; it excludes nothing. Upgrade this node, or delete the window")
+                tracing::error!(window = id, %error, "failed to read a maintenance window; it excludes nothing. Upgrade this node, or delete the window");
             }
         }
     }
@@ -290,6 +290,7 @@ pub struct CalendarChange<'a> {
 /// # Errors
 ///
 /// [`ErrorKind::Precondition`], and [`ErrorKind::Conflict`] for too many calendars.
+#[expect(clippy::implicit_hasher, reason = "both stores use the usual one")]
 pub fn change_calendars<'a>(
     specs: &'a [CalendarSpec],
     stored: &HashMap<CalendarName, CalendarRow>,

@@ -291,6 +291,10 @@ pub(super) mod instant_text {
 
     use crate::time::{Timestamp, rfc3339};
 
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde asks for"
+    )]
     pub(in crate::exclusion) fn serialize<S: Serializer>(
         at: &Timestamp,
         serializer: S,

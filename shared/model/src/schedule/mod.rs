@@ -8,8 +8,8 @@ use crate::time::Timestamp;
 mod cron;
 pub mod zones;
 
-pub use cron::{CronError, CronSchedule, UnknownZone};
-pub use zones::Zone;
+pub use cron::{CronError, CronSchedule};
+pub use zones::{UnknownZone, Zone};
 
 /// The most fire times that a preview returns.
 pub const MAX_PREVIEW: usize = 10_000;

@@ -4,15 +4,53 @@
 //! changed time-zone database takes effect without a restart and without parsing any definition again.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::UnknownZone;
+use crate::nearest::nearest;
 
 /// The zones in use. There are as many as known names are in use, about 600 at most.
 static IN_USE: Mutex<BTreeMap<String, Zone>> = Mutex::new(BTreeMap::new());
+
+/// The name of a time zone that this machine does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownZone(String);
+
+impl UnknownZone {
+    fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    /// The name as given.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// The message with the known name that was probably meant. The search compares hundreds of names, which takes about a
+    /// millisecond.
+    pub fn with_suggestion(&self) -> String {
+        let names: Vec<String> = jiff::tz::db().available().map(|n| n.to_string()).collect();
+        let hint = nearest(&self.0, names.iter().map(String::as_str))
+            .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
+        self.message(&hint)
+    }
+
+    fn message(&self, hint: &str) -> String {
+        let shown: String = self.0.chars().take(80).collect();
+        format!(
+            "unknown time zone {shown:?}{hint} (an IANA name such as \"Europe/Berlin\" or \"UTC\" is expected)"
+        )
+    }
+}
+
+impl fmt::Display for UnknownZone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message(""))
+    }
+}
 
 /// A time zone. Clones share its rules.
 #[derive(Debug, Clone)]

@@ -117,14 +117,13 @@ proptest! {
                         Some(skip) => counted += skip.count,
                     }
                 }
-                let next = match plan.next_fire {
-                    Some(next) => next,
-                    None => {
+                let next = if let Some(next) = plan.next_fire {
+                    next
+                } else {
                         prop_assert_eq!(kind, "after");
                         // The run has ended at once.
                         let last = plan.runs.iter().map(|run| run.fire_at).max();
                         last.expect("a run").plus_ms(period.unsigned_abs())
-                    }
                 };
                 due = Due { at: next, excluded_from };
             }

@@ -246,13 +246,8 @@ impl Model {
         let next = (node + 1) % NODES;
         for run in self.runs.iter_mut().filter(|run| run.claimed_by == node) {
             run.claimed_by = next;
-            if run.state == State::Dispatching {
-                run.maybe_published = true;
-                // Known to nobody any more. An accepted one may be published; it is asked for again.
-                if !run.accepted {
-                    continue;
-                }
-            }
+            // An accepted one may be published; it is asked for again.
+            run.maybe_published |= run.state == State::Dispatching;
         }
     }
 

@@ -109,7 +109,6 @@ fn unescaped(text: &str) -> Result<String, String> {
                 Some('u') => {
                     let hex: String = chars.by_ref().take(4).collect();
                     units.push(u16::from_str_radix(&hex, 16).map_err(|_| error())?);
-                    continue;
                 }
                 Some('n') => push(&mut plain, &mut units, '\n')?,
                 Some('r') => push(&mut plain, &mut units, '\r')?,

@@ -149,12 +149,11 @@ impl<'t> Parts<'t> {
 
     fn date(&self) -> Result<(String, String, Day), String> {
         let error = || format!("the date {:?}: YYYY-MM-DD is expected", self.date);
-        let (before, day, from_end) = match self.date.split_once('~') {
-            Some((before, day)) => (before, day, true),
-            None => {
-                let (before, day) = self.date.rsplit_once('-').ok_or_else(error)?;
-                (before, day, false)
-            }
+        let (before, day, from_end) = if let Some((before, day)) = self.date.split_once('~') {
+            (before, day, true)
+        } else {
+            let (before, day) = self.date.rsplit_once('-').ok_or_else(error)?;
+            (before, day, false)
         };
         let (year, month) = match before.split_once('-') {
             Some((year, month)) if !month.contains('-') => (year, month),
@@ -183,7 +182,7 @@ enum Day {
 struct Values {
     /// As a cron field.
     text: String,
-    values: Vec<u16>,
+    numbers: Vec<u16>,
     /// Whether the component is `*`.
     is_any: bool,
 }
@@ -192,7 +191,7 @@ fn values(name: &str, text: &str, min: u16, max: u16) -> Result<Values, String> 
     if text == "*" {
         return Ok(Values {
             text: "*".to_owned(),
-            values: (min..=max).collect(),
+            numbers: (min..=max).collect(),
             is_any: true,
         });
     }
@@ -248,7 +247,7 @@ fn values(name: &str, text: &str, min: u16, max: u16) -> Result<Values, String> 
     found.dedup();
     Ok(Values {
         text: texts.join(","),
-        values: found,
+        numbers: found,
         is_any: false,
     })
 }
@@ -314,7 +313,7 @@ fn days(day: &Day, weekdays: [bool; 7]) -> Result<(String, String), String> {
     };
     let any = || "?".to_owned();
     let is_every_day =
-        matches!(day, Day::FromStart(days) if days.is_any || days.values.len() == 31);
+        matches!(day, Day::FromStart(days) if days.is_any || days.numbers.len() == 31);
     if is_every_day {
         let week_day = named().collect::<Vec<_>>().join(",");
         return Ok(if every_weekday {
@@ -382,7 +381,7 @@ fn from_end_values(text: &str) -> Result<Vec<u16>, String> {
 /// The weeks of the month that the days are, as suffixes of weekdays: `#1` to `#5`, or `L`.
 fn weeks(day: &Day) -> Option<Vec<String>> {
     let days = match day {
-        Day::FromStart(days) => &days.values,
+        Day::FromStart(days) => &days.numbers,
         Day::FromEnd(days) => {
             return (*days == [7, 6, 5, 4, 3, 2, 1]).then(|| vec!["L".to_owned()]);
         }

@@ -65,7 +65,7 @@ pub(super) fn read(draft: &mut Draft, unit: &Unit, name: &str) -> Result<(), Str
     let env = environment(draft, unit, &specifiers)?;
     let commands = all_commands(draft, unit, &specifiers, &env)?;
     let process = process(draft, unit, &specifiers, env)?;
-    handler(draft, commands, process);
+    handler(draft, &commands, process);
     limits(draft, unit, kind)?;
     conditions(draft, unit);
     rest(draft, unit);
@@ -192,9 +192,9 @@ fn process(
 }
 
 /// One command is a `command`. Several, or one that may fail, are a script that stops at the first failure.
-fn handler(draft: &mut Draft, commands: Vec<Command>, process: Map<String, Value>) {
+fn handler(draft: &mut Draft, commands: &[Command], process: Map<String, Value>) {
     let mut fields = process;
-    if let [only] = &commands[..]
+    if let [only] = commands
         && !only.may_fail
     {
         fields.insert("argv".to_owned(), json!(only.argv));
@@ -202,7 +202,7 @@ fn handler(draft: &mut Draft, commands: Vec<Command>, process: Map<String, Value
         return;
     }
     let mut script = "set -e\n".to_owned();
-    for command in &commands {
+    for command in commands {
         let words: Vec<String> = command.argv.iter().map(|word| quoted(word)).collect();
         script.push_str(&words.join(" "));
         script.push_str(if command.may_fail { " || true\n" } else { "\n" });

@@ -279,6 +279,7 @@ fn each_difference_is_noted() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn wrong_units_are_refused_with_what_to_do() {
     let cases = [
         ("OnCalendar=daily", "Type=oneshot", "there is no ExecStart="),

@@ -8,12 +8,10 @@ mod fields;
 mod pattern;
 mod zone;
 
-use std::fmt;
 use std::sync::Arc;
 
-use super::zones::Zone;
+use super::zones::{UnknownZone, Zone};
 use super::{Dialect, DstRule};
-use crate::nearest::nearest;
 use crate::time::Timestamp;
 use pattern::Pattern;
 use zone::Changes;
@@ -36,43 +34,6 @@ impl CronError {
             Self::Expression(message) => message.clone(),
             Self::TimeZone(zone) => zone.with_suggestion(),
         }
-    }
-}
-
-/// The name of a time zone that this machine does not know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownZone(String);
-
-impl UnknownZone {
-    pub(super) fn new(name: &str) -> Self {
-        Self(name.to_owned())
-    }
-
-    /// The name as given.
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-
-    /// The message with the known name that was probably meant. The search compares hundreds of names, which takes about a
-    /// millisecond.
-    pub fn with_suggestion(&self) -> String {
-        let names: Vec<String> = jiff::tz::db().available().map(|n| n.to_string()).collect();
-        let hint = nearest(&self.0, names.iter().map(String::as_str))
-            .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-        self.message(&hint)
-    }
-
-    fn message(&self, hint: &str) -> String {
-        let shown: String = self.0.chars().take(80).collect();
-        format!(
-            "unknown time zone {shown:?}{hint} (an IANA name such as \"Europe/Berlin\" or \"UTC\" is expected)"
-        )
-    }
-}
-
-impl fmt::Display for UnknownZone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message(""))
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) struct QuartzSource {
     /// The PostgreSQL database with Quartz's tables: jdbc:postgresql://HOST:PORT/DATABASE?user=USER, or postgresql://…. PGPASSWORD has the password
     #[arg(long, value_name = "URL")]
     pub(crate) jdbc: Option<String>,
-    /// A job file of Quartz (job_scheduling_data); may be given several times
+    /// A job file of Quartz (`job_scheduling_data`); may be given several times
     #[arg(long, value_name = "FILE")]
     pub(crate) xml: Vec<PathBuf>,
 }
