@@ -128,7 +128,7 @@ async fn a_selector_limits_every_route_to_executors_with_its_labels() {
     label(1, "b").await;
     label(2, "a").await;
     tick(&mut engine).await;
-    let rest = json!({ "schedule": { "every": "1s" }, "selector": "zone=a" });
+    let rest = json!({ "schedule": { "every": "1s" }, "selector": "zone=a", "scope": "executor" });
     fixture.apply("job", rest).await;
     for second in 1..=4 {
         fixture.set(second * 1_000);
