@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cueline_api::view::{ApplyAnswer, CalendarsApplied, JobPage, JobView, LeftOutView, NextTimes};
+use cueline_api::view::{
+    ApplyAnswer, CalendarsApplied, JobPage, JobRetention, JobView, LeftOutView, NextTimes,
+};
 use cueline_model::decode::Definitions;
 use cueline_model::{CalendarName, JobName, JobSpec, Namespace, RunState, Timestamp};
 use cueline_store::{Change, Run};
@@ -19,7 +21,7 @@ use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
-use crate::{calendar, job_history, jobdiff, jobfile, watch};
+use crate::{calendar, job_history, jobdiff, jobfile, retention, watch};
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
@@ -414,6 +416,8 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));
     }
+    let kept = api.get(&["jobs", name.as_str(), "retention"], &[]).await?;
+    lines.push(("kept", retention::of_job(&read::<JobRetention>(kept)?)));
     if !spec.description.is_empty() {
         lines.insert(1, ("about", human::one_line(&spec.description, 100)));
     }

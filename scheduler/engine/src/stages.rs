@@ -283,7 +283,9 @@ impl Parts {
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
             time_zones: hand!(self => TimeZones { store; noted: None }),
-            retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
+            retention: hand!(self => Retention { store, audit;
+                runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms, letters_kept_ms: o.dead_letter_retention_ms, swept_to: None
+            }),
         }
     }
 

@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::{to_i64, to_u64};
+use cueline_store::adapter::retention::Horizon;
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 
@@ -36,6 +37,18 @@ pub(crate) const CHECK_WINDOW: &str = "
 /// The highest id of a day, and whether a run of the day is live.
 pub(crate) const NEWEST: &str = "
     SELECT (SELECT max(id) FROM run WHERE id >= $1 AND id < $2), EXISTS (SELECT FROM run_live WHERE id >= $1 AND id < $2)";
+
+/// The same where rules keep runs longer. $3 is when runs without a rule have expired, $5 the present time.
+pub(crate) const CHECK_WINDOW_BY_RULES: &str = "
+    SELECT count(*), min(r.id),
+        coalesce(bool_and(coalesce(r.ended_at < coalesce($5 - coalesce(j.keep_age_ms, g.age_ms), $3), false)), true)
+    FROM (SELECT id, ended_at, job_id FROM run WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $4) r
+        LEFT JOIN job j ON j.id = r.job_id LEFT JOIN group_retention g ON g.group_name = j.group_name";
+
+/// Runs of all jobs were deleted up to the end of the day.
+const NOTE_PRUNED: &str = "
+    INSERT INTO pruned_until (job_id, fire_at) VALUES (0, $1)
+    ON CONFLICT (job_id) DO UPDATE SET fire_at = greatest(pruned_until.fire_at, excluded.fire_at)";
 
 pub(crate) const DELETE_KEYS: &str = "
     DELETE FROM trigger_key k
@@ -61,6 +74,8 @@ pub(crate) struct DayChecks(Mutex<BTreeMap<Day, DayCheck>>);
 pub(crate) struct DayCheck {
     /// Runs that ended before have expired.
     before: Timestamp,
+    /// The rules of the examination, if some of them keep runs longer.
+    rules: Option<i64>,
     /// The highest id when the examination began.
     newest: Option<i64>,
     /// The runs from this id to the newest have expired.
@@ -74,10 +89,10 @@ impl DayChecks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn get(&self, day: Day, before: Timestamp) -> Option<DayCheck> {
-        let check = self.lock().get(&day).copied();
-        // With a longer retention, the runs may not have expired.
-        check.filter(|check| check.before <= before)
+    fn get(&self, request: DropRequest<'_>) -> Option<DayCheck> {
+        let check = self.lock().get(&request.day).copied();
+        // With a longer retention, or by other rules, the runs may not have expired.
+        check.filter(|check| check.before <= request.horizon.before && check.rules == request.rules)
     }
 
     fn put(&self, day: Day, check: DayCheck) {
@@ -94,17 +109,26 @@ impl DayChecks {
     }
 }
 
+/// A day to drop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DropRequest<'a> {
+    pub(crate) day: Day,
+    pub(crate) horizon: &'a Horizon,
+    /// A digest of the rules, if some of them keep runs longer.
+    pub(crate) rules: Option<i64>,
+}
+
 impl PgStore {
     /// Drops the partitions of a day if all its runs have expired. Returns their number. `None` if a run has not
     /// expired, the tables are in use, or the examination is not finished. `windows` is what is left of
     /// [`MAX_WINDOWS`].
     pub(crate) async fn drop_expired_day(
         &self,
-        day: Day,
-        before: Timestamp,
+        request: DropRequest<'_>,
         windows: &mut usize,
     ) -> Result<Option<u64>> {
-        let Some(check) = self.check_day(day, before, windows).await? else {
+        let day = request.day;
+        let Some(check) = self.check_day(request, windows).await? else {
             return Ok(None);
         };
         if !self.delete_keys(day, windows).await? {
@@ -126,14 +150,18 @@ impl PgStore {
     /// Examines the runs of a day. Returns the result if all have expired.
     async fn check_day(
         &self,
-        day: Day,
-        before: Timestamp,
+        request: DropRequest<'_>,
         windows: &mut usize,
     ) -> Result<Option<DayCheck>> {
-        let known = self.day_checks.get(day, before);
+        let DropRequest {
+            day,
+            horizon,
+            rules,
+        } = request;
+        let known = self.day_checks.get(request);
         let begun = match known {
             Some(check) => Some(check),
-            None => self.begin_check(day, before).await?,
+            None => self.begin_check(request).await?,
         };
         let Some(mut check) = begun else {
             return Ok(None);
@@ -143,13 +171,21 @@ impl PgStore {
         let mut all_expired = false;
         while *windows > 0 && !all_expired {
             *windows -= 1;
-            let (runs, lowest, expired): (i64, Option<i64>, bool) = sqlx::query_as(CHECK_WINDOW)
+            let statement = match rules {
+                None => CHECK_WINDOW,
+                Some(_) => CHECK_WINDOW_BY_RULES,
+            };
+            let query = sqlx::query_as(statement)
                 .bind(first)
                 .bind(check.expired_from)
-                .bind(before.as_millis())
-                .bind(to_i64(WINDOW))
-                .fetch_one(&mut *conn)
-                .await?;
+                .bind(horizon.before.as_millis())
+                .bind(to_i64(WINDOW));
+            let query = match rules {
+                None => query,
+                Some(_) => query.bind(horizon.now.as_millis()),
+            };
+            let (runs, lowest, expired): (i64, Option<i64>, bool) =
+                query.fetch_one(&mut *conn).await?;
             if !expired {
                 break;
             }
@@ -162,7 +198,8 @@ impl PgStore {
     }
 
     /// Begins to examine a day. `None` while a transaction writes runs to it.
-    async fn begin_check(&self, day: Day, before: Timestamp) -> Result<Option<DayCheck>> {
+    async fn begin_check(&self, request: DropRequest<'_>) -> Result<Option<DayCheck>> {
+        let day = request.day;
         let mut tx = self.db.write().await?;
         let newest = if try_lock_day(&mut tx, day).await? {
             Some(newest_run(&mut tx, day).await?.0)
@@ -171,7 +208,8 @@ impl PgStore {
         };
         tx.roll_back().await;
         Ok(newest.map(|newest| DayCheck {
-            before,
+            before: request.horizon.before,
+            rules: request.rules,
             newest,
             expired_from: newest.map_or(day.ids().0, |id| id + 1),
             runs: 0,
@@ -216,6 +254,11 @@ impl PgStore {
             return Ok(false);
         }
         sqlx::raw_sql(AssertSqlSafe(drop_partitions(day)))
+            .execute(&mut *conn)
+            .await?;
+        let end = day.end().map_or(i64::MAX, Timestamp::as_millis);
+        sqlx::query(NOTE_PRUNED)
+            .bind(end.saturating_sub(1))
             .execute(conn)
             .await?;
         Ok(true)

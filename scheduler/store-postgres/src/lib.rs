@@ -45,6 +45,7 @@ mod options;
 mod partitions;
 #[cfg(test)]
 mod query_plan_tests;
+mod retention;
 mod run_list;
 mod runs;
 mod schema;

@@ -6,21 +6,23 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use cueline_model::schedule::zones::ZoneDigest;
 use cueline_model::{
-    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, Heartbeat, Job,
-    JobId, JobName, JobSpec, Namespace, RunId, StoreId, Timestamp, WindowSpec,
+    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, GroupName,
+    Heartbeat, Job, JobId, JobName, JobSpec, Namespace, Retention, RunId, StoreId, Timestamp,
+    WindowSpec,
 };
 use cueline_store::{
     Accounts, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter,
     BegunDispatch, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
-    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FireRuleStore,
-    FiredRuns, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
-    JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login,
-    NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter,
-    NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
-    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
-    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
-    StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine,
-    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
+    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, ExpireRequest, Expired,
+    FireDueRequest, FireRuleStore, FiredRuns, GroupRetention, IngestSummary, JobAttempt, JobBrief,
+    JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun,
+    LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken,
+    NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId,
+    OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal,
+    PruneRequest, Pruned, QuotaLoad, Quotas, RegisteredNode, RetentionStore, Revision, RunCursor,
+    RunDetail, RunFilter, RunList, SecretHash, Store, StoreError, StoreStats, StoredApiToken,
+    StoredCalendar, StoredEnrolmentToken, StoredLogLine, StoredUser, TriggerOutcome,
+    TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {
@@ -118,6 +120,41 @@ impl Audit for BusyStore {
         limit: usize,
     ) -> Result<Vec<JobVersion>, StoreError> {
         self.inner.job_versions(job, order, after, limit).await
+    }
+}
+
+#[async_trait]
+impl RetentionStore for BusyStore {
+    async fn retention_rules(
+        &self,
+        group: Option<&GroupName>,
+    ) -> Result<Vec<GroupRetention>, StoreError> {
+        self.inner.retention_rules(group).await
+    }
+
+    async fn set_retention(
+        &self,
+        group: &GroupName,
+        rule: &Retention,
+        by: &Actor,
+    ) -> Result<bool, StoreError> {
+        self.inner.set_retention(group, rule, by).await
+    }
+
+    async fn expire_runs(&self, request: ExpireRequest) -> Result<Expired, StoreError> {
+        self.inner.expire_runs(request).await
+    }
+
+    async fn prune_runs(&self, request: &PruneRequest, by: &Actor) -> Result<Pruned, StoreError> {
+        self.inner.prune_runs(request, by).await
+    }
+
+    async fn prune_dead_letters(
+        &self,
+        older_than_ms: u64,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
+        self.inner.prune_dead_letters(older_than_ms, limit).await
     }
 }
 

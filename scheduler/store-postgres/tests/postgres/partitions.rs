@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, LogLine, LogStream,
-    Outcome, OutcomeKind, RunId, Shard, Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, DurationMs, ExecutorName, Job, JobSpec, LogLine,
+    LogStream, Outcome, OutcomeKind, Retention, RunId, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, FiredRuns, NodeId, Plan,
-    PlannedRun, Planner, Store,
+    PlannedRun, Planner, PruneRequest, RetentionStore as _, Store,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -448,4 +448,124 @@ async fn a_day_is_either_examined_or_written_to() {
     let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
     assert_eq!(deleted.expect("looks"), 0);
     assert!(store.run(late).await.is_ok());
+}
+
+/// A job named `long` that keeps its runs for 30 days, beside the usual one.
+async fn with_a_longer_rule(fixture: &Fixture) -> (PgStore, NodeId, Vec<RunId>) {
+    let store = fixture.open().await;
+    let mut long = spec();
+    long.name = "long".parse().expect("a name");
+    long.retention.age = Some(DurationMs::millis(30 * DAY_MS.unsigned_abs()));
+    let by = Actor::new(ActorKind::User, "a test");
+    let applied = store.apply_jobs(&[spec(), long], false, &by).await;
+    applied.expect("applies");
+    let registered = store.register_node("n", 1 << 40).await;
+    let node = registered.expect("registers").node;
+    fixture.advance(1_000);
+    let fired = fire(&store, node, &At(0)).await.runs;
+    assert_eq!(fired.len(), 2);
+    for run in &fired {
+        end(&store, run.id, START_MS + 2_000).await;
+    }
+    let is_long = |run: &&cueline_store::ClaimedRun| run.job.spec.name.as_str() == "long";
+    let (long, usual): (Vec<_>, Vec<_>) = fired.iter().partition(is_long);
+    (store, node, vec![usual[0].id, long[0].id])
+}
+
+/// Its day is dropped once the last of them has expired.
+#[tokio::test]
+async fn a_run_that_is_kept_longer_outlives_the_others_of_its_day() {
+    let fixture = Fixture::new().await;
+    let (store, _, runs) = with_a_longer_rule(&fixture).await;
+    fixture.advance(9 * DAY_MS + DAY_MS / 2);
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("retires"), 1);
+    assert!(store.run(runs[0]).await.is_err());
+    assert!(store.run(runs[1]).await.is_ok());
+    assert_eq!(fixture.count("run_log"), "1");
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("looks"), 0);
+    assert!(fixture.days().contains("270301"), "{}", fixture.days());
+    fixture.advance(21 * DAY_MS);
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("retires"), 1);
+    assert!(!fixture.days().contains("270301"), "{}", fixture.days());
+}
+
+/// A rule that has become longer counts, although the day was examined before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_longer_rule_counts_for_a_day_that_was_examined() {
+    let fixture = Fixture::new().await;
+    let (store, node, _) = fixture.with_an_expired_day().await;
+    let today = fixture.fire_and_dispatch(&store, node).await;
+    let reads = format!("SELECT FROM run WHERE id = {today}");
+    let mut other = fixture.transaction(&reads).await;
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("gives up"), 0);
+    other.execute("ROLLBACK").await.expect("ends");
+    let rule = Retention {
+        age: Some(DurationMs::millis(30 * DAY_MS.unsigned_abs())),
+        ..Retention::default()
+    };
+    let (group, by) = (
+        "default".parse().expect("a name"),
+        Actor::new(ActorKind::User, "a test"),
+    );
+    let set = store.set_retention(&group, &rule, &by).await;
+    assert!(set.expect("sets"));
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("looks"), 0);
+    assert!(fixture.days().contains("270301"), "{}", fixture.days());
+    let set = store
+        .set_retention(&group, &Retention::default(), &by)
+        .await;
+    assert!(set.expect("sets"));
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("retires"), 1);
+    assert!(!fixture.days().contains("270301"), "{}", fixture.days());
+}
+
+/// Its fire times are not lost ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_ledger_knows_a_dropped_day() {
+    let fixture = Fixture::new().await;
+    let (store, ..) = fixture.with_an_expired_day().await;
+    let first = Timestamp::from_millis(START_MS + 1_000);
+    let ledger = async || {
+        let entries = store
+            .ledger(&"a".parse().expect("a name"), first, first.plus_ms(1), 9)
+            .await;
+        entries.expect("reads").remove(0)
+    };
+    let before = ledger().await;
+    assert!(before.run.is_some() && !before.pruned);
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("retires"), 1);
+    let after = ledger().await;
+    assert!(after.run.is_none() && after.pruned, "{after:?}");
+}
+
+/// Another transaction holds the run, so the prune takes as long as that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn others_fire_while_runs_are_pruned() {
+    let fixture = Fixture::new().await;
+    let (store, node, run) = fixture.with_an_expired_day().await;
+    let lock = format!("SELECT FROM run WHERE id = {run} FOR UPDATE");
+    let mut other = fixture.transaction(&lock).await;
+    let request = PruneRequest {
+        runs: vec![run],
+        ..PruneRequest::default()
+    };
+    let by = Actor::new(ActorKind::User, "a test");
+    let pruning = tokio::spawn(async move { store.prune_runs(&request, &by).await });
+    fixture.until_waiting(&pruning).await;
+
+    assert_eq!(fixture.exclusive_locks(), "0");
+    let impatient = fixture.open_impatient().await;
+    fixture.fire_and_dispatch(&impatient, node).await;
+    assert!(!pruning.is_finished(), "it still waits");
+
+    other.execute("COMMIT").await.expect("ends");
+    let pruned = pruning.await.expect("no panic").expect("prunes");
+    assert_eq!(pruned.count(), 1);
 }

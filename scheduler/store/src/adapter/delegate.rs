@@ -61,7 +61,6 @@ macro_rules! with_store_methods {
             read changed_runs(known: &[KnownRun]) -> ChangedRuns: "read changes of runs";
             read jobs_fingerprint() -> JobsFingerprint: "read whether jobs have changed";
             read job_briefs(after: Option<JobId>, limit: usize) -> Vec<JobBrief>: "list the versions of jobs";
-            write delete_expired_runs(older_than_ms: u64, limit: usize) -> u64: "delete expired runs";
             write prune_accounts(older_than_ms: u64, limit: usize) -> u64: "delete ended sessions and API tokens";
             write release_space() -> bool: "give space back to the file system";
             write repair_fixed_delay_jobs() -> u64: "repair fixed-delay jobs";

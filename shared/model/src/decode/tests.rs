@@ -646,3 +646,43 @@ fn a_definition_that_leaves_its_namespace_is_not_written() {
     assert!(!spec.stays_in_its_namespace());
     assert!(serde_json::to_value(&spec).is_err());
 }
+
+#[test]
+fn retention_is_an_age_or_a_table() {
+    let read = |fields: &str| job(&with(fields)).expect("a definition").retention;
+    let short = read(r#"{"retention": "30d"}"#);
+    assert_eq!(short, read(r#"{"retention": {"age": "30d"}}"#));
+    assert_eq!(short.age.map(|age| age.to_string()).as_deref(), Some("30d"));
+    let all = read(r#"{"retention": {"age": "30d", "runs": 100, "logs": "3d", "outputs": "30d"}}"#);
+    assert_eq!(all.runs, Some(100));
+    assert!(read("{}").is_empty());
+    for (fields, says) in [
+        (
+            r#"{"retention": 7}"#,
+            "retention: 7 given; an age such as \"30d\"",
+        ),
+        (r#"{"retention": "7"}"#, "write a number with a unit"),
+        (
+            r#"{"retention": "59s"}"#,
+            "retention: \"59s\" is too short; at least 1m is expected",
+        ),
+        (
+            r#"{"retention": {"age": "4000d"}}"#,
+            "retention.age: \"4000d\" is too long; at most 3650d",
+        ),
+        (r#"{"retention": {"runs": 0}}"#, "retention.runs: 0"),
+        (r#"{"retention": {"runs": 1000001}}"#, "1000000"),
+        (r#"{"retention": {"days": 7}}"#, "retention.days"),
+        (
+            r#"{"retention": {"age": "3d", "logs": "4d"}}"#,
+            "retention.logs: \"4d\" is longer than age (\"3d\")",
+        ),
+        (
+            r#"{"retention": {"age": "3d", "outputs": "4d"}}"#,
+            "retention.outputs",
+        ),
+    ] {
+        let found = problems(fields).join("\n");
+        assert!(found.contains(says), "{fields}: {found}");
+    }
+}
