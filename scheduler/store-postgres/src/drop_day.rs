@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::partitions::{
     Day, drop_partitions, existing_partitions, lock_for_drop, try_lock_day, try_lock_partitions,
 };
+use crate::rewrite_day::{MAX_COPIED, is_worth_it};
 
 /// A window of runs below an id: their number, the lowest id, and whether all have expired. It goes downwards, because
 /// late runs expire last.
@@ -38,12 +39,14 @@ pub(crate) const CHECK_WINDOW: &str = "
 pub(crate) const NEWEST: &str = "
     SELECT (SELECT max(id) FROM run WHERE id >= $1 AND id < $2), EXISTS (SELECT FROM run_live WHERE id >= $1 AND id < $2)";
 
-/// The same where rules keep runs longer. $3 is when runs without a rule have expired, $5 the present time.
+/// The same where rules keep runs longer. $3 is when runs without a rule have expired, $5 the present time. Also the runs
+/// that are kept, and when the first of them expires.
 pub(crate) const CHECK_WINDOW_BY_RULES: &str = "
-    SELECT count(*), min(r.id),
-        coalesce(bool_and(coalesce(r.ended_at < coalesce($5 - coalesce(j.keep_age_ms, g.age_ms), $3), false)), true)
-    FROM (SELECT id, ended_at, job_id FROM run WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $4) r
-        LEFT JOIN job j ON j.id = r.job_id LEFT JOIN group_retention g ON g.group_name = j.group_name";
+    SELECT count(*), min(id), coalesce(bool_and(coalesce(ended_at < $3, false)), true),
+        coalesce(array_agg(id) FILTER (WHERE expires_at >= $5), '{}'), min(expires_at) FILTER (WHERE expires_at >= $5)
+    FROM (SELECT r.id, r.ended_at, r.ended_at + coalesce(j.keep_age_ms, g.age_ms) AS expires_at
+        FROM (SELECT id, ended_at, job_id FROM run WHERE id >= $1 AND id < $2 ORDER BY id DESC LIMIT $4) r
+            LEFT JOIN job j ON j.id = r.job_id LEFT JOIN group_retention g ON g.group_name = j.group_name) part";
 
 /// Runs of all jobs were deleted up to the end of the day.
 const NOTE_PRUNED: &str = "
@@ -65,12 +68,12 @@ const WINDOW: usize = 5_000;
 /// The most of these statements in one call. The next call continues.
 pub(crate) const MAX_WINDOWS: usize = 100;
 
-/// How far days were examined. An expired run stays expired, so no run is examined twice. There is at most one entry
-/// per partition.
+/// How far days were examined. An expired run stays expired, so no run is examined twice, until a kept one expires. There
+/// is at most one entry per partition, with at most [`MAX_COPIED`] ids and those of one window.
 #[derive(Debug, Default)]
 pub(crate) struct DayChecks(Mutex<BTreeMap<Day, DayCheck>>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct DayCheck {
     /// Runs that ended before have expired.
     before: Timestamp,
@@ -78,10 +81,14 @@ pub(crate) struct DayCheck {
     rules: Option<i64>,
     /// The highest id when the examination began.
     newest: Option<i64>,
-    /// The runs from this id to the newest have expired.
+    /// The runs from this id to the newest have expired, or are kept.
     expired_from: i64,
     /// Their number.
     runs: u64,
+    /// Those that are kept longer. The examination ends if they are too many.
+    pub(crate) kept: Vec<i64>,
+    /// When the first of them expires.
+    kept_until: Option<i64>,
 }
 
 impl DayChecks {
@@ -90,9 +97,14 @@ impl DayChecks {
     }
 
     fn get(&self, request: DropRequest<'_>) -> Option<DayCheck> {
-        let check = self.lock().get(&request.day).copied();
+        let check = self.lock().get(&request.day).cloned();
+        let now = request.horizon.now.as_millis();
         // With a longer retention, or by other rules, the runs may not have expired.
-        check.filter(|check| check.before <= request.horizon.before && check.rules == request.rules)
+        check.filter(|check| {
+            check.before <= request.horizon.before
+                && check.rules == request.rules
+                && check.kept_until.is_none_or(|until| until >= now)
+        })
     }
 
     fn put(&self, day: Day, check: DayCheck) {
@@ -119,9 +131,9 @@ pub(crate) struct DropRequest<'a> {
 }
 
 impl PgStore {
-    /// Drops the partitions of a day if all its runs have expired. Returns their number. `None` if a run has not
-    /// expired, the tables are in use, or the examination is not finished. `windows` is what is left of
-    /// [`MAX_WINDOWS`].
+    /// Drops the partitions of a day if all its runs have expired, or [replaces](crate::rewrite_day) them if a few are kept
+    /// longer. Returns the number of deleted runs. `None` if a run has not expired, too many are kept, the tables are in
+    /// use, or the examination is not finished. `windows` is what is left of [`MAX_WINDOWS`].
     pub(crate) async fn drop_expired_day(
         &self,
         request: DropRequest<'_>,
@@ -131,11 +143,19 @@ impl PgStore {
         let Some(check) = self.check_day(request, windows).await? else {
             return Ok(None);
         };
+        let is_emptied = check.kept.is_empty();
+        if !is_emptied && !is_worth_it(check.runs, check.kept.len()) {
+            return Ok(None);
+        }
         if !self.delete_keys(day, windows).await? {
             return Ok(None);
         }
         let mut tx = self.db.write().await?;
-        let dropped = self.try_drop(&mut tx, day, &check).await;
+        let dropped = if is_emptied {
+            self.try_drop(&mut tx, day, &check).await
+        } else {
+            self.try_rewrite(&mut tx, day, &check).await
+        };
         if !matches!(dropped, Ok(true)) {
             // At once, because others wait for the locks.
             tx.roll_back().await;
@@ -144,20 +164,16 @@ impl PgStore {
         tx.commit().await?;
         self.day_checks.forget(day);
         self.db.forget_partitions();
-        Ok(Some(check.runs))
+        Ok(Some(check.runs.saturating_sub(check.kept.len() as u64)))
     }
 
-    /// Examines the runs of a day. Returns the result if all have expired.
+    /// Examines the runs of a day. Returns the result if all have expired or are kept, unless too many are kept.
     async fn check_day(
         &self,
         request: DropRequest<'_>,
         windows: &mut usize,
     ) -> Result<Option<DayCheck>> {
-        let DropRequest {
-            day,
-            horizon,
-            rules,
-        } = request;
+        let day = request.day;
         let known = self.day_checks.get(request);
         let begun = match known {
             Some(check) => Some(check),
@@ -168,33 +184,21 @@ impl PgStore {
         };
         let (first, _) = day.ids();
         let mut conn = self.db.autocommit().await?;
-        let mut all_expired = false;
-        while *windows > 0 && !all_expired {
+        let mut is_finished = false;
+        while *windows > 0 && !is_finished && check.kept.len() <= MAX_COPIED {
             *windows -= 1;
-            let statement = match rules {
-                None => CHECK_WINDOW,
-                Some(_) => CHECK_WINDOW_BY_RULES,
-            };
-            let query = sqlx::query_as(statement)
-                .bind(first)
-                .bind(check.expired_from)
-                .bind(horizon.before.as_millis())
-                .bind(to_i64(WINDOW));
-            let query = match rules {
-                None => query,
-                Some(_) => query.bind(horizon.now.as_millis()),
-            };
-            let (runs, lowest, expired): (i64, Option<i64>, bool) =
-                query.fetch_one(&mut *conn).await?;
-            if !expired {
+            let window = examine(&mut conn, request, check.expired_from).await?;
+            if !window.has_expired {
                 break;
             }
-            check.runs += to_u64(runs);
-            check.expired_from = lowest.unwrap_or(first);
-            all_expired = lowest.is_none();
+            check.runs += to_u64(window.runs);
+            check.expired_from = window.lowest.unwrap_or(first);
+            check.kept.extend(window.kept);
+            check.kept_until = earlier(check.kept_until, window.kept_until);
+            is_finished = window.lowest.is_none();
         }
-        self.day_checks.put(day, check);
-        Ok(all_expired.then_some(check))
+        self.day_checks.put(day, check.clone());
+        Ok(is_finished.then_some(check))
     }
 
     /// Begins to examine a day. `None` while a transaction writes runs to it.
@@ -213,6 +217,8 @@ impl PgStore {
             newest,
             expired_from: newest.map_or(day.ids().0, |id| id + 1),
             runs: 0,
+            kept: Vec::new(),
+            kept_until: None,
         }))
     }
 
@@ -240,29 +246,110 @@ impl PgStore {
         if !try_lock_partitions(conn).await? || !existing_partitions(conn).await?.contains(&day) {
             return Ok(false);
         }
-        sqlx::query(LOCK_WITHIN).execute(&mut *conn).await?;
-        let locked = sqlx::raw_sql(AssertSqlSafe(lock_for_drop(day)))
-            .execute(&mut *conn)
-            .await;
-        if !got_lock(locked)? {
-            return Ok(false);
-        }
-        sqlx::query(USUAL_TIMEOUT).execute(&mut *conn).await?;
-        let (newest, is_live) = newest_run(conn, day).await?;
-        if newest > check.newest || is_live {
-            self.day_checks.forget(day);
+        if !lock_tables(conn, day).await? || !self.is_unchanged(conn, day, check).await? {
             return Ok(false);
         }
         sqlx::raw_sql(AssertSqlSafe(drop_partitions(day)))
             .execute(&mut *conn)
             .await?;
-        let end = day.end().map_or(i64::MAX, Timestamp::as_millis);
-        sqlx::query(NOTE_PRUNED)
-            .bind(end.saturating_sub(1))
-            .execute(conn)
-            .await?;
+        note_pruned(conn, day).await?;
         Ok(true)
     }
+
+    /// Whether the day has got no run since its examination, and none is live.
+    pub(crate) async fn is_unchanged(
+        &self,
+        conn: &mut PgConnection,
+        day: Day,
+        check: &DayCheck,
+    ) -> Result<bool> {
+        let (newest, is_live) = newest_run(conn, day).await?;
+        if newest > check.newest || is_live {
+            self.day_checks.forget(day);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// A window of the runs of a day.
+struct ExaminedWindow {
+    runs: i64,
+    lowest: Option<i64>,
+    has_expired: bool,
+    kept: Vec<i64>,
+    kept_until: Option<i64>,
+}
+
+/// Examines the runs below an id.
+async fn examine(
+    conn: &mut PgConnection,
+    request: DropRequest<'_>,
+    below: i64,
+) -> Result<ExaminedWindow> {
+    let (first, _) = request.day.ids();
+    let before = request.horizon.before.as_millis();
+    if request.rules.is_none() {
+        let (runs, lowest, has_expired): (i64, Option<i64>, bool) = sqlx::query_as(CHECK_WINDOW)
+            .bind(first)
+            .bind(below)
+            .bind(before)
+            .bind(to_i64(WINDOW))
+            .fetch_one(conn)
+            .await?;
+        return Ok(ExaminedWindow {
+            runs,
+            lowest,
+            has_expired,
+            kept: Vec::new(),
+            kept_until: None,
+        });
+    }
+    type Row = (i64, Option<i64>, bool, Vec<i64>, Option<i64>);
+    let (runs, lowest, has_expired, kept, kept_until): Row = sqlx::query_as(CHECK_WINDOW_BY_RULES)
+        .bind(first)
+        .bind(below)
+        .bind(before)
+        .bind(to_i64(WINDOW))
+        .bind(request.horizon.now.as_millis())
+        .fetch_one(conn)
+        .await?;
+    Ok(ExaminedWindow {
+        runs,
+        lowest,
+        has_expired,
+        kept,
+        kept_until,
+    })
+}
+
+/// The earlier of two times that may be missing.
+fn earlier(a: Option<i64>, b: Option<i64>) -> Option<i64> {
+    a.into_iter().chain(b).min()
+}
+
+/// Locks the tables of a day and those of all days, if they are free within [`LOCK_WITHIN`]. Returns whether they are
+/// locked. If not, the transaction has to be rolled back.
+pub(crate) async fn lock_tables(conn: &mut PgConnection, day: Day) -> Result<bool> {
+    sqlx::query(LOCK_WITHIN).execute(&mut *conn).await?;
+    let locked = sqlx::raw_sql(AssertSqlSafe(lock_for_drop(day)))
+        .execute(&mut *conn)
+        .await;
+    if !got_lock(locked)? {
+        return Ok(false);
+    }
+    sqlx::query(USUAL_TIMEOUT).execute(conn).await?;
+    Ok(true)
+}
+
+/// Notes that runs of all jobs were deleted up to the end of the day.
+pub(crate) async fn note_pruned(conn: &mut PgConnection, day: Day) -> Result<()> {
+    let end = day.end().map_or(i64::MAX, Timestamp::as_millis);
+    sqlx::query(NOTE_PRUNED)
+        .bind(end.saturating_sub(1))
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 /// The highest id of a day, and whether a run of the day is live.

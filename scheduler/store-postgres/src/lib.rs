@@ -46,6 +46,7 @@ mod partitions;
 #[cfg(test)]
 mod query_plan_tests;
 mod retention;
+mod rewrite_day;
 mod run_list;
 mod runs;
 mod schema;

@@ -1,8 +1,11 @@
 //! Deletes what has expired, and what operators prune. Keeps the rules of groups.
 //!
 //! With a retention of at least two days, the partitions of a day are dropped once its last run has expired (see
-//! [`drop_day`](crate::drop_day)). With a shorter retention, or if a long run keeps the day, runs are deleted one by
-//! one. So are those that expire earlier than others by the rules of their jobs and groups.
+//! [`drop_day`](crate::drop_day)), or replaced if a few of its runs are kept longer (see
+//! [`rewrite_day`](crate::rewrite_day)). With a shorter retention, or if a long run or many kept ones keep the day, runs are
+//! deleted one by one. So are those that expire earlier than others by the rules of their jobs and groups.
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use cueline_model::{Actor, GroupName, Retention, RunId};
@@ -18,9 +21,10 @@ use cueline_store::{
 use sqlx::postgres::PgConnection;
 
 use crate::columns::id_range;
+use crate::database::WriteTx;
 use crate::drop_day::{DropRequest, MAX_WINDOWS};
 use crate::error::Result;
-use crate::partitions::{DAY_MS, Day, existing_partitions};
+use crate::partitions::{DAY_MS, Day, existing_partitions, share_old_days};
 use crate::{PgStore, audit};
 
 /// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is
@@ -194,6 +198,8 @@ impl PgStore {
             return Ok(());
         }
         let mut tx = self.db.write().await?;
+        let all = [&sweep.runs, &sweep.logs, &sweep.outputs];
+        share_days(&mut tx, all.into_iter().flatten()).await?;
         let before = horizon.before.as_millis();
         if !sweep.runs.is_empty() {
             let (low, high) = id_range(sweep.runs.iter().copied());
@@ -224,6 +230,7 @@ impl PgStore {
         let now = tx.now;
         let mut runs: Vec<i64> = request.runs.iter().map(|run| run.0).collect();
         runs.sort_unstable();
+        share_days(&mut tx, &runs).await?;
         let (low, high) = id_range(runs.iter().copied());
         let rows: Vec<PruneRow> = sqlx::query_as(TO_PRUNE)
             .bind(&runs)
@@ -342,6 +349,13 @@ async fn read_window(
         logs,
         outputs,
     })
+}
+
+/// Notes that the transaction changes these runs.
+async fn share_days(tx: &mut WriteTx, runs: impl IntoIterator<Item = &i64>) -> Result<()> {
+    let days: BTreeSet<Day> = runs.into_iter().map(|run| Day::of_run(*run)).collect();
+    let now = tx.now;
+    share_old_days(tx, &days, now).await
 }
 
 /// Deletes ended runs with their logs and timelines.

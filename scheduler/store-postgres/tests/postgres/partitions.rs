@@ -569,3 +569,89 @@ async fn others_fire_while_runs_are_pruned() {
     let pruned = pruning.await.expect("no panic").expect("prunes");
     assert_eq!(pruned.count(), 1);
 }
+
+/// Many usual runs beside one that is kept for longer. Now it is 9 March.
+async fn with_many_expired_runs(fixture: &Fixture) -> (Arc<PgStore>, NodeId, RunId) {
+    let (store, node, runs) = with_a_longer_rule(fixture).await;
+    let many = format!(
+        "INSERT INTO run (id, job_id, fire_key, fire_at, created_at, sequence, kind, state, due_at, ended_at)
+         SELECT r.id + 100 + n, r.job_id, r.fire_key + n, r.fire_at + n, r.created_at, r.sequence, r.kind, r.state, r.due_at,
+             r.ended_at
+         FROM run r, generate_series(1, 1500) n WHERE r.id = {}",
+        runs[0]
+    );
+    fixture.database.sql(&many);
+    fixture.advance(8 * DAY_MS);
+    (Arc::new(store), node, runs[1])
+}
+
+/// A day with few runs that are kept longer gets new partitions that have only these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_day_with_few_kept_runs_is_replaced() {
+    let fixture = Fixture::new().await;
+    let (store, node, kept) = with_many_expired_runs(&fixture).await;
+    let before = store.run(kept).await.expect("exists");
+    let deleted = store.delete_expired_runs(WEEK_MS, 1).await;
+    assert_eq!(deleted.expect("retires"), 1_501);
+    assert_eq!(
+        (fixture.count("run"), fixture.count("run_log")),
+        ("1".into(), "1".into())
+    );
+    assert!(fixture.days().contains("270301"), "{}", fixture.days());
+    assert_eq!(store.run(kept).await.expect("exists"), before);
+    assert_eq!(store.log_lines(kept, 0, 9).await.expect("reads").len(), 1);
+    let left = "SELECT count(*) FROM pg_class WHERE relname LIKE '%_kept'";
+    assert_eq!(fixture.database.sql(left), "0");
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("looks"), 0);
+    // A late fire time is still unique, and its run keeps the day.
+    let late = fire(&store, node, &At(-8 * DAY_MS)).await.runs;
+    assert!(late.iter().all(|run| run.id.0 / 10_000_000_000 == 270_301));
+    for run in &late {
+        end(&store, run.id, START_MS + 2_000).await;
+    }
+    fixture.advance(23 * DAY_MS);
+    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
+    assert_eq!(deleted.expect("retires"), 1 + late.len() as u64);
+    assert!(!fixture.days().contains("270301"), "{}", fixture.days());
+}
+
+/// Another transaction keeps the copy waiting. Fires go on, and a late report about a copied run is not lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn others_fire_while_a_day_is_replaced() {
+    let fixture = Fixture::new().await;
+    let (store, node, kept) = with_many_expired_runs(&fixture).await;
+    let lock = "LOCK TABLE run_log_270301 IN ACCESS EXCLUSIVE MODE";
+    let mut other = fixture.transaction(lock).await;
+    let replacing = Arc::clone(&store);
+    let replacing = tokio::spawn(async move { replacing.delete_expired_runs(WEEK_MS, 9).await });
+    fixture.until_waiting(&replacing).await;
+
+    let impatient = fixture.open_impatient().await;
+    fixture.fire_and_dispatch(&impatient, node).await;
+    let line = LogLine {
+        seq: 7,
+        at: Timestamp::from_millis(START_MS + 3_000),
+        stream: LogStream::Out,
+        text: "late".to_owned(),
+    };
+    let late = AttemptReport {
+        attempt: AttemptId {
+            run: kept,
+            attempt: 1,
+        },
+        executor: None,
+        event: AttemptEvent::Log { lines: vec![line] },
+    };
+    let reporting = Arc::clone(&store);
+    let reporting = tokio::spawn(async move { reporting.ingest_reports(&[late]).await });
+    fixture.until_waiting(&reporting).await;
+    assert!(!replacing.is_finished(), "it still waits");
+
+    other.execute("COMMIT").await.expect("ends");
+    let deleted = replacing.await.expect("no panic");
+    assert_eq!(deleted.expect("retires"), 1_501);
+    reporting.await.expect("no panic").expect("ingests");
+    assert_eq!(store.log_lines(kept, 0, 9).await.expect("reads").len(), 2);
+    assert_eq!(fixture.count("run_log_270301"), "2");
+}
