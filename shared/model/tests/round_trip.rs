@@ -170,6 +170,7 @@ fn route() -> impl Strategy<Value = Route> {
             Route::Busyover,
             Route::LeastLoaded,
             Route::Weighted,
+            Route::Any,
             Route::Broadcast,
         ]),
         "[a-z]{1,9}".prop_map(|name| Route::Executor(name.parse().unwrap())),

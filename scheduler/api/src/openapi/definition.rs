@@ -150,7 +150,7 @@ pub(super) const SCHEMAS: &str = r##"{
   "Route": {
     "description": "The choice of the executor; `round` by default.",
     "anyOf": [
-      {"enum": ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "least_loaded", "weighted", "broadcast"]},
+      {"enum": ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "least_loaded", "weighted", "any", "broadcast"]},
       {
         "type": "object", "additionalProperties": false, "required": ["executor"],
         "properties": {"executor": {"description": "The only executor that may run the job.", "$ref": "#/components/schemas/GivenName"}, "sharded": {"type": "null"}}

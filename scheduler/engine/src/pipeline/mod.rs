@@ -10,7 +10,8 @@
 //! Wheel and pending triggers are in memory ([`crate::claims`]). Their loss is harmless: the store holds the same runs,
 //! claimed by this node, and the next claim of a live node finds them.
 //!
-//! Prepare reads [`earlier_runs`] where a route depends on them, and [`outstanding_attempts`] keeps them up to date.
+//! Prepare reads [`earlier_runs`] where a route depends on them, and [`outstanding_attempts`] keeps them up to date. Runs that
+//! any executor may take wait for [`room`].
 //!
 //! Runs that are triggered by hand skip the claim stage: [`manual_trigger`] writes them as claimed and puts them on the
 //! wheel.

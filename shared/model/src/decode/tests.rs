@@ -206,23 +206,19 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": "robin"}"#,
-        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": "LEAST_LOADED"}"#,
-        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": "fail_over"}"#,
-        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
-    ),
-    (
-        r#"{"route": "any"}"#,
-        r#"job "j": route: strategy "any" is not supported yet (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": 3}"#,
-        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor is expected"#,
+        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor is expected"#,
     ),
     (
         r#"{"route": "executor"}"#,
@@ -278,7 +274,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": {"any": 2}}"#,
-        r#"job "j": route.any: not supported yet"#,
+        r#"job "j": route.any: unknown key; expected one of sharded, executor"#,
     ),
     (
         r#"{"block": "fifo"}"#,
