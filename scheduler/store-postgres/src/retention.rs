@@ -128,7 +128,7 @@ const WHOLE_DAYS_FROM_MS: u64 = 2 * DAY_MS;
 const KEEP_WHOLE_MS: u64 = DAY_MS;
 
 impl PgStore {
-    async fn expire(&self, request: ExpireRequest) -> Result<Expired> {
+    pub(crate) async fn expire_runs(&self, request: ExpireRequest) -> Result<Expired> {
         let mut conn = self.db.autocommit().await?;
         let now = self.db.now(&mut conn).await?;
         let (shortest, longest, by_number, digest): (Option<i64>, Option<i64>, Option<bool>, i64) =
@@ -224,7 +224,7 @@ impl PgStore {
         tx.commit().await
     }
 
-    async fn prune(&self, request: &PruneRequest, by: &Actor) -> Result<Pruned> {
+    pub(crate) async fn prune_runs(&self, request: &PruneRequest, by: &Actor) -> Result<Pruned> {
         check_prune(request)?;
         let mut tx = self.db.write().await?;
         let now = tx.now;
@@ -252,7 +252,7 @@ impl PgStore {
         Ok(plan.pruned)
     }
 
-    async fn prune_letters(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+    pub(crate) async fn prune_dead_letters(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let before = tx.now.minus_ms(older_than_ms);
         let deleted = sqlx::query(PRUNE_LETTERS)
@@ -265,12 +265,20 @@ impl PgStore {
         Ok(deleted)
     }
 
-    async fn group_rules(&self, group: Option<&GroupName>) -> Result<Vec<GroupRetention>> {
+    pub(crate) async fn retention_rules(
+        &self,
+        group: Option<&GroupName>,
+    ) -> Result<Vec<GroupRetention>> {
         let mut conn = self.db.read().await?;
         read_rules(&mut conn, group).await
     }
 
-    async fn write_rule(&self, group: &GroupName, rule: &Retention, by: &Actor) -> Result<bool> {
+    pub(crate) async fn set_retention(
+        &self,
+        group: &GroupName,
+        rule: &Retention,
+        by: &Actor,
+    ) -> Result<bool> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         sqlx::query(LOCK_RULES).execute(&mut *tx).await?;
@@ -392,49 +400,16 @@ async fn read_rules(
         .map(|row| Ok(group_retention(row)?))
         .collect()
 }
-#[async_trait]
-impl RetentionStore for PgStore {
-    async fn retention_rules(
-        &self,
-        group: Option<&GroupName>,
-    ) -> std::result::Result<Vec<GroupRetention>, StoreError> {
-        let rules = self.group_rules(group).await;
-        rules.map_err(|error| error.failed_to("read the retention of groups"))
-    }
 
-    async fn set_retention(
-        &self,
-        group: &GroupName,
-        rule: &Retention,
-        by: &Actor,
-    ) -> std::result::Result<bool, StoreError> {
-        let written = self.write_rule(group, rule, by).await;
-        written.map_err(|error| error.failed_to("set the retention of a group"))
-    }
-
-    async fn expire_runs(
-        &self,
-        request: ExpireRequest,
-    ) -> std::result::Result<Expired, StoreError> {
-        let expired = self.expire(request).await;
-        expired.map_err(|error| error.failed_to("delete expired runs"))
-    }
-
-    async fn prune_runs(
-        &self,
-        request: &PruneRequest,
-        by: &Actor,
-    ) -> std::result::Result<Pruned, StoreError> {
-        let pruned = self.prune(request, by).await;
-        pruned.map_err(|error| error.failed_to("prune runs"))
-    }
-
-    async fn prune_dead_letters(
-        &self,
-        older_than_ms: u64,
-        limit: usize,
-    ) -> std::result::Result<u64, StoreError> {
-        let deleted = self.prune_letters(older_than_ms, limit).await;
-        deleted.map_err(|error| error.failed_to("delete expired dead letters"))
-    }
+macro_rules! implement_retention {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl RetentionStore for PgStore {
+            $(async fn $method(&self, $($arg: $type),*) -> std::result::Result<$answer, StoreError> {
+                self.$method($($arg),*).await.map_err(|error| error.failed_to($what))
+            })*
+        }
+    };
 }
+
+cueline_store::with_retention_methods!(implement_retention);

@@ -117,7 +117,7 @@ struct Found {
 }
 
 impl SqliteStore {
-    async fn expire(&self, request: ExpireRequest) -> Result<Expired> {
+    pub(crate) async fn expire_runs(&self, request: ExpireRequest) -> Result<Expired> {
         let Found {
             sweep,
             keys_to,
@@ -183,7 +183,7 @@ impl SqliteStore {
         })
     }
 
-    async fn prune(&self, request: &PruneRequest, by: &Actor) -> Result<Pruned> {
+    pub(crate) async fn prune_runs(&self, request: &PruneRequest, by: &Actor) -> Result<Pruned> {
         check_prune(request)?;
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -200,7 +200,7 @@ impl SqliteStore {
         Ok(plan.pruned)
     }
 
-    async fn prune_letters(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
+    pub(crate) async fn prune_dead_letters(&self, older_than_ms: u64, limit: usize) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let deleted = sqlx::query(PRUNE_LETTERS)
             .bind(self.db.now().minus_ms(older_than_ms).as_millis())
@@ -212,12 +212,20 @@ impl SqliteStore {
         Ok(deleted)
     }
 
-    async fn group_rules(&self, group: Option<&GroupName>) -> Result<Vec<GroupRetention>> {
+    pub(crate) async fn retention_rules(
+        &self,
+        group: Option<&GroupName>,
+    ) -> Result<Vec<GroupRetention>> {
         let mut conn = self.db.read().await?;
         read_rules(&mut conn, group).await
     }
 
-    async fn write_rule(&self, group: &GroupName, rule: &Retention, by: &Actor) -> Result<bool> {
+    pub(crate) async fn set_retention(
+        &self,
+        group: &GroupName,
+        rule: &Retention,
+        by: &Actor,
+    ) -> Result<bool> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let present = read_rules(&mut tx, Some(group)).await?;
@@ -333,49 +341,15 @@ async fn read_rules(
         .collect()
 }
 
-#[async_trait]
-impl RetentionStore for SqliteStore {
-    async fn retention_rules(
-        &self,
-        group: Option<&GroupName>,
-    ) -> std::result::Result<Vec<GroupRetention>, StoreError> {
-        let rules = self.group_rules(group).await;
-        rules.map_err(|error| error.failed_to("read the retention of groups"))
-    }
-
-    async fn set_retention(
-        &self,
-        group: &GroupName,
-        rule: &Retention,
-        by: &Actor,
-    ) -> std::result::Result<bool, StoreError> {
-        let written = self.write_rule(group, rule, by).await;
-        written.map_err(|error| error.failed_to("set the retention of a group"))
-    }
-
-    async fn expire_runs(
-        &self,
-        request: ExpireRequest,
-    ) -> std::result::Result<Expired, StoreError> {
-        let expired = self.expire(request).await;
-        expired.map_err(|error| error.failed_to("delete expired runs"))
-    }
-
-    async fn prune_runs(
-        &self,
-        request: &PruneRequest,
-        by: &Actor,
-    ) -> std::result::Result<Pruned, StoreError> {
-        let pruned = self.prune(request, by).await;
-        pruned.map_err(|error| error.failed_to("prune runs"))
-    }
-
-    async fn prune_dead_letters(
-        &self,
-        older_than_ms: u64,
-        limit: usize,
-    ) -> std::result::Result<u64, StoreError> {
-        let deleted = self.prune_letters(older_than_ms, limit).await;
-        deleted.map_err(|error| error.failed_to("delete expired dead letters"))
-    }
+macro_rules! implement_retention {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl RetentionStore for SqliteStore {
+            $(async fn $method(&self, $($arg: $type),*) -> std::result::Result<$answer, StoreError> {
+                self.$method($($arg),*).await.map_err(|error| error.failed_to($what))
+            })*
+        }
+    };
 }
+
+cueline_store::with_retention_methods!(implement_retention);

@@ -123,40 +123,18 @@ impl Audit for BusyStore {
     }
 }
 
-#[async_trait]
-impl RetentionStore for BusyStore {
-    async fn retention_rules(
-        &self,
-        group: Option<&GroupName>,
-    ) -> Result<Vec<GroupRetention>, StoreError> {
-        self.inner.retention_rules(group).await
-    }
-
-    async fn set_retention(
-        &self,
-        group: &GroupName,
-        rule: &Retention,
-        by: &Actor,
-    ) -> Result<bool, StoreError> {
-        self.inner.set_retention(group, rule, by).await
-    }
-
-    async fn expire_runs(&self, request: ExpireRequest) -> Result<Expired, StoreError> {
-        self.inner.expire_runs(request).await
-    }
-
-    async fn prune_runs(&self, request: &PruneRequest, by: &Actor) -> Result<Pruned, StoreError> {
-        self.inner.prune_runs(request, by).await
-    }
-
-    async fn prune_dead_letters(
-        &self,
-        older_than_ms: u64,
-        limit: usize,
-    ) -> Result<u64, StoreError> {
-        self.inner.prune_dead_letters(older_than_ms, limit).await
-    }
+macro_rules! forward_retention {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl RetentionStore for BusyStore {
+            $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                self.inner.$method($($arg),*).await
+            })*
+        }
+    };
 }
+
+cueline_store::with_retention_methods!(forward_retention);
 
 #[async_trait]
 impl FireRuleStore for BusyStore {

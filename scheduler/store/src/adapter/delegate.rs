@@ -67,3 +67,18 @@ macro_rules! with_store_methods {
         }
     };
 }
+
+/// As [`with_store_methods`](crate::with_store_methods), with the methods of [`RetentionStore`](crate::RetentionStore) that
+/// an adapter implements.
+#[macro_export]
+macro_rules! with_retention_methods {
+    ($implement:ident) => {
+        $implement! {
+            read retention_rules(group: Option<&GroupName>) -> Vec<GroupRetention>: "read the retention of groups";
+            write set_retention(group: &GroupName, rule: &Retention, by: &Actor) -> bool: "set the retention of a group";
+            write expire_runs(request: ExpireRequest) -> Expired: "delete expired runs";
+            write prune_runs(request: &PruneRequest, by: &Actor) -> Pruned: "prune runs";
+            write prune_dead_letters(older_than_ms: u64, limit: usize) -> u64: "delete expired dead letters";
+        }
+    };
+}
