@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cueline_api::view::{
-    ApplyAnswer, CalendarsApplied, JobPage, JobRetention, JobView, LeftOutView, NextTimes,
-};
+use cueline_api::view::{ApplyAnswer, CalendarsApplied, JobPage, JobView, LeftOutView, NextTimes};
 use cueline_model::decode::Definitions;
 use cueline_model::{CalendarName, JobName, JobSpec, Namespace, RunState, Timestamp};
 use cueline_store::{Change, Run};
@@ -416,8 +414,7 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));
     }
-    let kept = api.get(&["jobs", name.as_str(), "retention"], &[]).await?;
-    lines.push(("kept", retention::of_job(&read::<JobRetention>(kept)?)));
+    lines.push(("kept", retention::of_job(api, name).await?));
     if !spec.description.is_empty() {
         lines.insert(1, ("about", human::one_line(&spec.description, 100)));
     }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use cueline_api::view::{GroupRetentionView, JobRetention, KeptFor, RetentionPage};
 use cueline_model::retention::{MAX_KEPT_RUNS, MIN_KEPT};
-use cueline_model::{DurationMs, GroupName};
+use cueline_model::{DurationMs, GroupName, JobName};
 use serde_json::{Map, Value};
 
 use crate::client::{Api, read};
@@ -152,7 +152,12 @@ fn rule(view: &GroupRetentionView) -> String {
 }
 
 /// What is kept of the runs of a job, in one line with its sources.
-pub(crate) fn of_job(kept: &JobRetention) -> String {
+pub(crate) async fn of_job(api: &Api, name: &JobName) -> Result<String, Failure> {
+    let kept = api.get(&["jobs", name.as_str(), "retention"], &[]).await?;
+    Ok(in_words(&read(kept)?))
+}
+
+fn in_words(kept: &JobRetention) -> String {
     let time = |what: &str, kept: &KeptFor| format!("{what}{} ({})", kept.time, kept.by.describe());
     let mut parts = vec![time("", &kept.age)];
     parts.extend(
@@ -180,14 +185,14 @@ mod tests {
             "job": "a", "age": server, "logs": server, "outputs": server,
         }))
         .expect("an answer");
-        assert_eq!(of_job(&plain), "7d (set for the server)");
+        assert_eq!(in_words(&plain), "7d (set for the server)");
         let own: JobRetention = serde_json::from_value(json!({
             "job": "a", "age": { "time": "30d", "by": "group" }, "runs": { "number": 100, "by": "job" },
             "logs": { "time": "3d", "by": "job" }, "outputs": { "time": "30d", "by": "group" },
         }))
         .expect("an answer");
         assert_eq!(
-            of_job(&own),
+            in_words(&own),
             "30d (set for its group); the newest 100 runs (set by the job); logs 3d (set by the job)"
         );
     }

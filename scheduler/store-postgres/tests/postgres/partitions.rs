@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cueline_model::{
-    Actor, ActorKind, AttemptEvent, AttemptId, DurationMs, ExecutorName, Job, JobSpec, LogLine,
-    LogStream, Outcome, OutcomeKind, Retention, RunId, Shard, Timestamp,
+    Actor, ActorKind, AttemptEvent, AttemptId, ExecutorName, Job, JobSpec, LogLine, LogStream,
+    Outcome, OutcomeKind, RunId, Shard, Timestamp,
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, FiredRuns, NodeId, Plan,
-    PlannedRun, Planner, PruneRequest, RetentionStore as _, Store,
+    PlannedRun, Planner, RetentionStore as _, Store,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -19,34 +19,34 @@ use tokio::task::JoinHandle;
 
 use crate::test_database::TestDatabase;
 
-const DAY_MS: i64 = 24 * 3_600_000;
-const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+pub(crate) const DAY_MS: i64 = 24 * 3_600_000;
+pub(crate) const WEEK_MS: u64 = 7 * 24 * 3_600_000;
 const DAYS: &str =
     "SELECT string_agg(right(c.relname, 6), ' ' ORDER BY c.relname) FROM pg_inherits i
     JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'run'::regclass";
 
 /// 2027-03-01T12:00:00Z.
-const START_MS: i64 = 1_803_902_400_000;
+pub(crate) const START_MS: i64 = 1_803_902_400_000;
 
-struct Fixture {
-    database: TestDatabase,
+pub(crate) struct Fixture {
+    pub(crate) database: TestDatabase,
     clock: Arc<AtomicI64>,
 }
 
 impl Fixture {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self {
             database: TestDatabase::migrated().await,
             clock: Arc::new(AtomicI64::new(START_MS)),
         }
     }
 
-    async fn open(&self) -> PgStore {
+    pub(crate) async fn open(&self) -> PgStore {
         self.open_with(PgOptions::default()).await
     }
 
     /// A store whose calls fail if they wait for a lock for longer than a retention waits.
-    async fn open_impatient(&self) -> PgStore {
+    pub(crate) async fn open_impatient(&self) -> PgStore {
         self.open_with(PgOptions {
             // A retention waits for 200 ms, but the machine may stand still meanwhile.
             lock_timeout: Duration::from_secs(6),
@@ -68,21 +68,21 @@ impl Fixture {
             .expect("opens")
     }
 
-    fn days(&self) -> String {
+    pub(crate) fn days(&self) -> String {
         self.database.sql(DAYS)
     }
 
-    fn count(&self, table: &str) -> String {
+    pub(crate) fn count(&self, table: &str) -> String {
         let sql = format!("SELECT count(*) FROM {table}");
         self.database.sql(&sql)
     }
 
-    fn advance(&self, by_ms: i64) {
+    pub(crate) fn advance(&self, by_ms: i64) {
         self.clock.fetch_add(by_ms, Ordering::SeqCst);
     }
 
     /// A connection of another program that has begun a transaction with this statement.
-    async fn transaction(&self, statement: &str) -> PgConnection {
+    pub(crate) async fn transaction(&self, statement: &str) -> PgConnection {
         let mut other = PgConnection::connect(&self.database.url())
             .await
             .expect("connects");
@@ -92,7 +92,7 @@ impl Fixture {
     }
 
     /// Waits until a call waits for a lock that the test holds.
-    async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
+    pub(crate) async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         while self.database.sql(waits) == "0" {
             assert!(!call.is_finished(), "it does not wait");
@@ -101,7 +101,7 @@ impl Fixture {
     }
 
     /// The number of exclusive locks on tables of runs, held or waited for.
-    fn exclusive_locks(&self) -> String {
+    pub(crate) fn exclusive_locks(&self) -> String {
         let count = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
             JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
             WHERE l.mode = 'AccessExclusiveLock' AND c.relname LIKE 'run%'";
@@ -109,7 +109,7 @@ impl Fixture {
     }
 
     /// A store with a run of 1 March that ended there. Now it is 9 March.
-    async fn with_an_expired_day(&self) -> (Arc<PgStore>, NodeId, RunId) {
+    pub(crate) async fn with_an_expired_day(&self) -> (Arc<PgStore>, NodeId, RunId) {
         let store = self.open().await;
         store
             .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
@@ -125,7 +125,7 @@ impl Fixture {
     }
 
     /// Fires and dispatches a run of today.
-    async fn fire_and_dispatch(&self, store: &PgStore, node: NodeId) -> RunId {
+    pub(crate) async fn fire_and_dispatch(&self, store: &PgStore, node: NodeId) -> RunId {
         self.advance(1_000);
         let run = fire(store, node, &At(0)).await.runs.remove(0);
         let request = DispatchRequest {
@@ -141,7 +141,7 @@ impl Fixture {
 }
 
 /// Fires at a fire time that is this far from the present.
-struct At(i64);
+pub(crate) struct At(pub(crate) i64);
 
 impl Planner for At {
     fn plan(&self, job: &Job, _due: Timestamp, now: Timestamp, _live: &[ExecutorName]) -> Plan {
@@ -159,14 +159,14 @@ impl Planner for At {
     }
 }
 
-fn spec() -> JobSpec {
+pub(crate) fn spec() -> JobSpec {
     serde_json::from_value(serde_json::json!({
         "name": "a", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
     }))
     .expect("a definition")
 }
 
-async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
+pub(crate) async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
     let request = FireDueRequest {
         node,
         horizon_ms: 0,
@@ -176,7 +176,7 @@ async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
     store.fire_due(request, planner).await.expect("fires")
 }
 
-async fn end(store: &PgStore, run: RunId, now_ms: i64) {
+pub(crate) async fn end(store: &PgStore, run: RunId, now_ms: i64) {
     let id = AttemptId { run, attempt: 1 };
     let outcome = Outcome::new(OutcomeKind::Cancelled, Timestamp::from_millis(now_ms));
     let ended = AttemptReport {
@@ -448,210 +448,4 @@ async fn a_day_is_either_examined_or_written_to() {
     let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
     assert_eq!(deleted.expect("looks"), 0);
     assert!(store.run(late).await.is_ok());
-}
-
-/// A job named `long` that keeps its runs for 30 days, beside the usual one.
-async fn with_a_longer_rule(fixture: &Fixture) -> (PgStore, NodeId, Vec<RunId>) {
-    let store = fixture.open().await;
-    let mut long = spec();
-    long.name = "long".parse().expect("a name");
-    long.retention.age = Some(DurationMs::millis(30 * DAY_MS.unsigned_abs()));
-    let by = Actor::new(ActorKind::User, "a test");
-    let applied = store.apply_jobs(&[spec(), long], false, &by).await;
-    applied.expect("applies");
-    let registered = store.register_node("n", 1 << 40).await;
-    let node = registered.expect("registers").node;
-    fixture.advance(1_000);
-    let fired = fire(&store, node, &At(0)).await.runs;
-    assert_eq!(fired.len(), 2);
-    for run in &fired {
-        end(&store, run.id, START_MS + 2_000).await;
-    }
-    let is_long = |run: &&cueline_store::ClaimedRun| run.job.spec.name.as_str() == "long";
-    let (long, usual): (Vec<_>, Vec<_>) = fired.iter().partition(is_long);
-    (store, node, vec![usual[0].id, long[0].id])
-}
-
-/// Its day is dropped once the last of them has expired.
-#[tokio::test]
-async fn a_run_that_is_kept_longer_outlives_the_others_of_its_day() {
-    let fixture = Fixture::new().await;
-    let (store, _, runs) = with_a_longer_rule(&fixture).await;
-    fixture.advance(9 * DAY_MS + DAY_MS / 2);
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("retires"), 1);
-    assert!(store.run(runs[0]).await.is_err());
-    assert!(store.run(runs[1]).await.is_ok());
-    assert_eq!(fixture.count("run_log"), "1");
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("looks"), 0);
-    assert!(fixture.days().contains("270301"), "{}", fixture.days());
-    fixture.advance(21 * DAY_MS);
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("retires"), 1);
-    assert!(!fixture.days().contains("270301"), "{}", fixture.days());
-}
-
-/// A rule that has become longer counts, although the day was examined before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_longer_rule_counts_for_a_day_that_was_examined() {
-    let fixture = Fixture::new().await;
-    let (store, node, _) = fixture.with_an_expired_day().await;
-    let today = fixture.fire_and_dispatch(&store, node).await;
-    let reads = format!("SELECT FROM run WHERE id = {today}");
-    let mut other = fixture.transaction(&reads).await;
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("gives up"), 0);
-    other.execute("ROLLBACK").await.expect("ends");
-    let rule = Retention {
-        age: Some(DurationMs::millis(30 * DAY_MS.unsigned_abs())),
-        ..Retention::default()
-    };
-    let (group, by) = (
-        "default".parse().expect("a name"),
-        Actor::new(ActorKind::User, "a test"),
-    );
-    let set = store.set_retention(&group, &rule, &by).await;
-    assert!(set.expect("sets"));
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("looks"), 0);
-    assert!(fixture.days().contains("270301"), "{}", fixture.days());
-    let set = store
-        .set_retention(&group, &Retention::default(), &by)
-        .await;
-    assert!(set.expect("sets"));
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("retires"), 1);
-    assert!(!fixture.days().contains("270301"), "{}", fixture.days());
-}
-
-/// Its fire times are not lost ones.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_ledger_knows_a_dropped_day() {
-    let fixture = Fixture::new().await;
-    let (store, ..) = fixture.with_an_expired_day().await;
-    let first = Timestamp::from_millis(START_MS + 1_000);
-    let ledger = async || {
-        let entries = store
-            .ledger(&"a".parse().expect("a name"), first, first.plus_ms(1), 9)
-            .await;
-        entries.expect("reads").remove(0)
-    };
-    let before = ledger().await;
-    assert!(before.run.is_some() && !before.pruned);
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("retires"), 1);
-    let after = ledger().await;
-    assert!(after.run.is_none() && after.pruned, "{after:?}");
-}
-
-/// Another transaction holds the run, so the prune takes as long as that one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn others_fire_while_runs_are_pruned() {
-    let fixture = Fixture::new().await;
-    let (store, node, run) = fixture.with_an_expired_day().await;
-    let lock = format!("SELECT FROM run WHERE id = {run} FOR UPDATE");
-    let mut other = fixture.transaction(&lock).await;
-    let request = PruneRequest {
-        runs: vec![run],
-        ..PruneRequest::default()
-    };
-    let by = Actor::new(ActorKind::User, "a test");
-    let pruning = tokio::spawn(async move { store.prune_runs(&request, &by).await });
-    fixture.until_waiting(&pruning).await;
-
-    assert_eq!(fixture.exclusive_locks(), "0");
-    let impatient = fixture.open_impatient().await;
-    fixture.fire_and_dispatch(&impatient, node).await;
-    assert!(!pruning.is_finished(), "it still waits");
-
-    other.execute("COMMIT").await.expect("ends");
-    let pruned = pruning.await.expect("no panic").expect("prunes");
-    assert_eq!(pruned.count(), 1);
-}
-
-/// Many usual runs beside one that is kept for longer. Now it is 9 March.
-async fn with_many_expired_runs(fixture: &Fixture) -> (Arc<PgStore>, NodeId, RunId) {
-    let (store, node, runs) = with_a_longer_rule(fixture).await;
-    let many = format!(
-        "INSERT INTO run (id, job_id, fire_key, fire_at, created_at, sequence, kind, state, due_at, ended_at)
-         SELECT r.id + 100 + n, r.job_id, r.fire_key + n, r.fire_at + n, r.created_at, r.sequence, r.kind, r.state, r.due_at,
-             r.ended_at
-         FROM run r, generate_series(1, 1500) n WHERE r.id = {}",
-        runs[0]
-    );
-    fixture.database.sql(&many);
-    fixture.advance(8 * DAY_MS);
-    (Arc::new(store), node, runs[1])
-}
-
-/// A day with few runs that are kept longer gets new partitions that have only these.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_day_with_few_kept_runs_is_replaced() {
-    let fixture = Fixture::new().await;
-    let (store, node, kept) = with_many_expired_runs(&fixture).await;
-    let before = store.run(kept).await.expect("exists");
-    let deleted = store.delete_expired_runs(WEEK_MS, 1).await;
-    assert_eq!(deleted.expect("retires"), 1_501);
-    assert_eq!(
-        (fixture.count("run"), fixture.count("run_log")),
-        ("1".into(), "1".into())
-    );
-    assert!(fixture.days().contains("270301"), "{}", fixture.days());
-    assert_eq!(store.run(kept).await.expect("exists"), before);
-    assert_eq!(store.log_lines(kept, 0, 9).await.expect("reads").len(), 1);
-    let left = "SELECT count(*) FROM pg_class WHERE relname LIKE '%_kept'";
-    assert_eq!(fixture.database.sql(left), "0");
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("looks"), 0);
-    // A late fire time is still unique, and its run keeps the day.
-    let late = fire(&store, node, &At(-8 * DAY_MS)).await.runs;
-    assert!(late.iter().all(|run| run.id.0 / 10_000_000_000 == 270_301));
-    for run in &late {
-        end(&store, run.id, START_MS + 2_000).await;
-    }
-    fixture.advance(23 * DAY_MS);
-    let deleted = store.delete_expired_runs(WEEK_MS, 9).await;
-    assert_eq!(deleted.expect("retires"), 1 + late.len() as u64);
-    assert!(!fixture.days().contains("270301"), "{}", fixture.days());
-}
-
-/// Another transaction keeps the copy waiting. Fires go on, and a late report about a copied run is not lost.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn others_fire_while_a_day_is_replaced() {
-    let fixture = Fixture::new().await;
-    let (store, node, kept) = with_many_expired_runs(&fixture).await;
-    let lock = "LOCK TABLE run_log_270301 IN ACCESS EXCLUSIVE MODE";
-    let mut other = fixture.transaction(lock).await;
-    let replacing = Arc::clone(&store);
-    let replacing = tokio::spawn(async move { replacing.delete_expired_runs(WEEK_MS, 9).await });
-    fixture.until_waiting(&replacing).await;
-
-    let impatient = fixture.open_impatient().await;
-    fixture.fire_and_dispatch(&impatient, node).await;
-    let line = LogLine {
-        seq: 7,
-        at: Timestamp::from_millis(START_MS + 3_000),
-        stream: LogStream::Out,
-        text: "late".to_owned(),
-    };
-    let late = AttemptReport {
-        attempt: AttemptId {
-            run: kept,
-            attempt: 1,
-        },
-        executor: None,
-        event: AttemptEvent::Log { lines: vec![line] },
-    };
-    let reporting = Arc::clone(&store);
-    let reporting = tokio::spawn(async move { reporting.ingest_reports(&[late]).await });
-    fixture.until_waiting(&reporting).await;
-    assert!(!replacing.is_finished(), "it still waits");
-
-    other.execute("COMMIT").await.expect("ends");
-    let deleted = replacing.await.expect("no panic");
-    assert_eq!(deleted.expect("retires"), 1_501);
-    reporting.await.expect("no panic").expect("ingests");
-    assert_eq!(store.log_lines(kept, 0, 9).await.expect("reads").len(), 2);
-    assert_eq!(fixture.count("run_log_270301"), "2");
 }
