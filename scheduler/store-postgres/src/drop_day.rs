@@ -27,7 +27,6 @@ use crate::error::{Error, Result};
 use crate::partitions::{
     Day, drop_partitions, existing_partitions, lock_for_drop, try_lock_day, try_lock_partitions,
 };
-use crate::rewrite_day::{MAX_COPIED, is_worth_it};
 
 /// A window of runs below an id: their number, the lowest id, and whether all have expired. It goes downwards, because
 /// late runs expire last.
@@ -67,6 +66,19 @@ const WINDOW: usize = 5_000;
 
 /// The most of these statements in one call. The next call continues.
 pub(crate) const MAX_WINDOWS: usize = 100;
+
+/// The most runs of a day that are [copied](crate::rewrite_day). If more are kept, the others of the day are deleted one by
+/// one.
+pub(crate) const MAX_COPIED: usize = 20_000;
+
+/// A day with fewer runs to delete is not worth the locks of a copy.
+const MIN_DELETED: u64 = 1_000;
+
+/// Whether the kept runs of a day are few enough for a copy, and the others many enough.
+fn is_worth_it(runs: u64, kept: usize) -> bool {
+    let deleted = runs.saturating_sub(kept as u64);
+    kept <= MAX_COPIED && deleted >= MIN_DELETED.max(kept as u64)
+}
 
 /// How far days were examined. An expired run stays expired, so no run is examined twice, until a kept one expires. There
 /// is at most one entry per partition, with at most [`MAX_COPIED`] ids and those of one window.
@@ -369,5 +381,23 @@ fn got_lock<T>(result: std::result::Result<T, sqlx::Error>) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if error.is_timeout() => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_is_rewritten_for_few_kept_among_many() {
+        assert!(is_worth_it(1_000_000, 5));
+        assert!(is_worth_it(40_000, 20_000));
+        assert!(!is_worth_it(1_000_000, MAX_COPIED + 1), "the copy is short");
+        assert!(
+            !is_worth_it(30_000, 20_000),
+            "fewer are deleted than copied"
+        );
+        assert!(!is_worth_it(1_000, 1), "few are deleted soon enough");
+        assert!(!is_worth_it(5, 5));
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! The copy locks no table. It holds the lock of the day (see [`try_lock_day`]), which each transaction shares that writes
 //! to an old day: new runs, late reports about ended ones, and deletions. So nothing is written to the old tables after it
-//! was copied. These writers wait for the copy, which is short: [`MAX_COPIED`] bounds it. Nobody else waits for it. The
+//! was copied. These writers wait for the copy, which is short: [`MAX_COPIED`](crate::drop_day::MAX_COPIED) bounds it. Nobody else waits for it. The
 //! exchange needs the locks of a drop, with the same limit.
 
 use sqlx::AssertSqlSafe;
@@ -20,13 +20,9 @@ use crate::partitions::{
     try_lock_partitions,
 };
 
-/// The most runs of a day that are copied, and the most lines of their logs and timelines. If more are kept, the others of
-/// the day are deleted one by one.
-pub(crate) const MAX_COPIED: usize = 20_000;
+/// The most lines of their logs and timelines that are copied. If there are more, the other runs of the day are deleted one
+/// by one.
 const MAX_COPIED_LINES: i64 = 200_000;
-
-/// A day with fewer runs to delete is not worth the locks.
-const MIN_DELETED: u64 = 1_000;
 
 /// The number of lines of these runs in one table; at most $4.
 const LOG_LINES: &str = "
@@ -35,12 +31,6 @@ const LOG_LINES: &str = "
 const EVENTS: &str = "
     SELECT count(*) FROM (SELECT FROM unnest($1::bigint[]) e (id) JOIN run_event v ON v.run_id = e.id AND v.run_id BETWEEN $2 AND $3
         LIMIT $4) part";
-
-/// Whether the kept runs of a day are few enough, and the others many enough.
-pub(crate) fn is_worth_it(runs: u64, kept: usize) -> bool {
-    let deleted = runs.saturating_sub(kept as u64);
-    kept <= MAX_COPIED && deleted >= MIN_DELETED.max(kept as u64)
-}
 
 impl PgStore {
     /// Replaces the partitions, unless they are in use, have got a new run, or have too many lines to copy. The caller
@@ -95,23 +85,5 @@ impl PgStore {
             .await?;
         note_pruned(conn, day).await?;
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_day_is_rewritten_for_few_kept_among_many() {
-        assert!(is_worth_it(1_000_000, 5));
-        assert!(is_worth_it(40_000, 20_000));
-        assert!(!is_worth_it(1_000_000, MAX_COPIED + 1), "the copy is short");
-        assert!(
-            !is_worth_it(30_000, 20_000),
-            "fewer are deleted than copied"
-        );
-        assert!(!is_worth_it(1_000, 1), "few are deleted soon enough");
-        assert!(!is_worth_it(5, 5));
     }
 }
