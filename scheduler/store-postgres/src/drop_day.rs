@@ -175,7 +175,9 @@ impl PgStore {
         }
         tx.commit().await?;
         self.day_checks.forget(day);
-        self.db.forget_partitions();
+        if is_emptied {
+            self.db.forget_partitions();
+        }
         Ok(Some(check.runs.saturating_sub(check.kept.len() as u64)))
     }
 

@@ -6,8 +6,8 @@
 //!
 //! The copy locks no table. It holds the lock of the day (see [`try_lock_day`]), which each transaction shares that writes
 //! to an old day: new runs, late reports about ended ones, and deletions. So nothing is written to the old tables after it
-//! was copied. These writers wait for the copy, which is short: [`MAX_COPIED`](crate::drop_day::MAX_COPIED) bounds it. Nobody else waits for it. The
-//! exchange needs the locks of a drop, with the same limit.
+//! was copied. These writers wait for the copy, which is short: [`MAX_COPIED`](crate::drop_day::MAX_COPIED) bounds it.
+//! Nobody else waits for it. The exchange needs the locks of a drop, with the same limit.
 
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
@@ -41,9 +41,8 @@ impl PgStore {
         day: Day,
         check: &DayCheck,
     ) -> Result<bool> {
-        let is_free = try_lock_partitions(conn).await?
-            && existing_partitions(conn).await?.contains(&day)
-            && try_lock_day(conn, day).await?;
+        let exists = existing_partitions(conn).await?.contains(&day);
+        let is_free = exists && try_lock_day(conn, day).await?;
         if !is_free || !self.is_unchanged(conn, day, check).await? {
             return Ok(false);
         }
@@ -76,7 +75,11 @@ impl PgStore {
                 .execute(&mut *conn)
                 .await?;
         }
-        if !lock_tables(conn, day).await? {
+        // Not before the copy: a transaction that needs a new day waits for this lock.
+        let may_exchange = try_lock_partitions(conn).await?
+            && existing_partitions(conn).await?.contains(&day)
+            && lock_tables(conn, day).await?;
+        if !may_exchange {
             return Ok(false);
         }
         let exchange = format!("{}; {}", drop_partitions(day), replace_by_kept(day));
