@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{AttemptId, ExecutorId, ExecutorName, Timestamp};
+use cueline_model::{AttemptId, ExecutorId, ExecutorName, Route, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, Store, StoreError};
 
@@ -205,6 +205,7 @@ impl Prepare {
             .collect();
         let mut marked = begun.accepted.into_iter().peekable();
         let mut written = Vec::with_capacity(runs.len());
+        let mut leaves_room = false;
         let now = self.clock.now();
         for (run, dispatch) in runs.into_iter().zip(dispatches) {
             if marked.next_if_eq(&dispatch.attempt).is_some() {
@@ -218,15 +219,20 @@ impl Prepare {
                 let session = self.registry.note_given(&executor_of(&run, &dispatch));
                 written.push(self.triggers.write(&run, dispatch, session, now));
             } else if let Some(wait) = waits.remove(&dispatch.attempt) {
+                leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
                 results.get_or_insert_default().waits.push((run, wait));
             } else {
+                leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
                 if let Some((results, place)) = results.as_mut().zip(run.lane()) {
                     results.refused.push(place.lane);
                 }
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
+        }
+        if leaves_room {
+            self.claims.wake_room();
         }
         let pending = self.triggers.sign(written);
         let late_ms = pending
