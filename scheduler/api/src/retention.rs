@@ -33,7 +33,7 @@ pub struct ServerRetention {
 
 impl Default for ServerRetention {
     fn default() -> Self {
-        let days = |days| DurationMs::secs(days * 86_400);
+        let days = |days: u64| DurationMs::secs(days * 86_400);
         Self {
             age: days(7),
             audit: days(400),

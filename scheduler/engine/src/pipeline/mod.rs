@@ -31,6 +31,7 @@ pub(crate) mod publish;
 mod quota_planner;
 mod report_batch;
 mod report_bounds;
+pub(crate) mod room;
 pub(crate) mod trigger_requests;
 pub(crate) mod trigger_writer;
 pub(crate) mod unroutable_runs;
