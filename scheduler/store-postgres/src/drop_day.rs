@@ -286,6 +286,9 @@ impl PgStore {
     }
 }
 
+/// The columns of [`CHECK_WINDOW_BY_RULES`].
+type KeptRow = (i64, Option<i64>, bool, Vec<i64>, Option<i64>);
+
 /// A window of the runs of a day.
 struct ExaminedWindow {
     runs: i64,
@@ -319,15 +322,15 @@ async fn examine(
             kept_until: None,
         });
     }
-    type Row = (i64, Option<i64>, bool, Vec<i64>, Option<i64>);
-    let (runs, lowest, has_expired, kept, kept_until): Row = sqlx::query_as(CHECK_WINDOW_BY_RULES)
-        .bind(first)
-        .bind(below)
-        .bind(before)
-        .bind(to_i64(WINDOW))
-        .bind(request.horizon.now.as_millis())
-        .fetch_one(conn)
-        .await?;
+    let (runs, lowest, has_expired, kept, kept_until): KeptRow =
+        sqlx::query_as(CHECK_WINDOW_BY_RULES)
+            .bind(first)
+            .bind(below)
+            .bind(before)
+            .bind(to_i64(WINDOW))
+            .bind(request.horizon.now.as_millis())
+            .fetch_one(conn)
+            .await?;
     Ok(ExaminedWindow {
         runs,
         lowest,

@@ -127,6 +127,9 @@ const WHOLE_DAYS_FROM_MS: u64 = 2 * DAY_MS;
 /// A day that still has not been dropped after this time is kept by a long run. Its other runs are deleted one by one.
 const KEEP_WHOLE_MS: u64 = DAY_MS;
 
+/// The columns of [`EXPIRED_BY_RULES`].
+type WindowRow = (Option<i64>, Option<i64>, Vec<i64>, Vec<i64>, Vec<i64>);
+
 impl PgStore {
     pub(crate) async fn expire_runs(&self, request: ExpireRequest) -> Result<Expired> {
         let mut conn = self.db.autocommit().await?;
@@ -340,8 +343,7 @@ async fn read_window(
             ..Window::default()
         });
     }
-    type Row = (Option<i64>, Option<i64>, Vec<i64>, Vec<i64>, Vec<i64>);
-    let (last, earliest, runs, logs, outputs): Row = sqlx::query_as(EXPIRED_BY_RULES)
+    let (last, earliest, runs, logs, outputs): WindowRow = sqlx::query_as(EXPIRED_BY_RULES)
         .bind(from)
         .bind(end)
         .bind(to_i64(WINDOW))
