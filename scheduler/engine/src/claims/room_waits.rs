@@ -113,7 +113,7 @@ mod tests {
 
     fn run(id: i64, due: i64, priority: u8, handler: &str) -> ClaimedRun {
         let spec = serde_json::from_value(serde_json::json!({
-            "name": "j", "group": "g", "schedule": "manual", "handler": { "native": handler }, "priority": priority,
+            "name": "j", "group": "g", "schedule": { "manual": true }, "handler": { "native": handler }, "priority": priority,
         }));
         ClaimedRun {
             id: RunId(id),

@@ -244,7 +244,7 @@ fn any_gives_an_executor_no_more_than_it_has_room_for() {
             .collect(),
     );
     let (mut router, at) = (router(), Timestamp::default());
-    let mut choose = |router: &mut Router, id| {
+    let choose = |router: &mut Router, id| {
         let mut run = run(&"any".into(), 0);
         run.id = RunId(id);
         let choice = router.choose(&run, &candidates, &facts, at);
