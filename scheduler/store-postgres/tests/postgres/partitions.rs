@@ -104,7 +104,7 @@ impl Fixture {
     pub(crate) fn exclusive_locks(&self) -> String {
         let count = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
             JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
-            WHERE l.mode = 'AccessExclusiveLock' AND c.relname LIKE 'run%'";
+            WHERE l.mode = 'AccessExclusiveLock' AND l.locktype = 'relation' AND c.relname LIKE 'run%'";
         self.database.sql(count)
     }
 
