@@ -1,6 +1,6 @@
 //! Times, durations and schedules as text for people.
 
-use cueline_model::{Block, HandlerSpec, JobSpec, Schedule, Timestamp};
+use cueline_model::{AfterOn, Block, HandlerSpec, JobName, JobSpec, Schedule, Timestamp};
 
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -77,11 +77,7 @@ pub(crate) fn schedule(spec: &JobSpec) -> String {
             let parts: Vec<String> = schedules.iter().map(rule).collect();
             one_line(&parts.join(" and "), 100)
         }
-        Schedule::Manual if spec.after.is_some() => {
-            let parents = spec.after.iter().flat_map(|after| &after.all);
-            let parents: Vec<_> = parents.map(AsRef::<str>::as_ref).collect();
-            format!("after {}", parents.join(", "))
-        }
+        Schedule::Manual if spec.after.is_some() => one_line(&parents(spec), 100),
         one => rule(one),
     };
     let block = match spec.block {
@@ -91,6 +87,25 @@ pub(crate) fn schedule(spec: &JobSpec) -> String {
         Block::Parallel(n) => format!(" · parallel {n}"),
     };
     format!("{when}{block}")
+}
+
+/// The parents of a job, and what it waits for: `after all of a, b`, `after a failed`.
+fn parents(spec: &JobSpec) -> String {
+    let Some(after) = &spec.after else {
+        return String::new();
+    };
+    let names: Vec<&str> = after.names().iter().map(JobName::local).collect();
+    let number = match (names.len(), after.waits_for_all()) {
+        (1, _) => "",
+        (_, true) => "all of ",
+        (_, false) => "any of ",
+    };
+    let end = match after.on {
+        AfterOn::Success => "",
+        AfterOn::Failure => " failed",
+        AfterOn::Always => " ended",
+    };
+    format!("after {number}{}{end}", names.join(", "))
 }
 
 /// A single schedule.

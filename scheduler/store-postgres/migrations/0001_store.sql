@@ -12,7 +12,6 @@ CREATE TABLE job (
     version        bigint  NOT NULL,
     created_at     bigint  NOT NULL,
     deleted_at     bigint,
-    parent_id      bigint,
     startup        boolean NOT NULL,
     -- The longest that an attempt takes: timeout and kill grace.
     max_attempt_ms bigint,
@@ -25,9 +24,22 @@ CREATE TABLE job (
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name, id);
 CREATE INDEX job_group ON job (group_name, name);
-CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
+
+-- Which jobs run after which ones; only jobs that are not deleted. The flags follow from the definition of the child. A
+-- transaction that changes the links of a parent changes its row in job_due too, so whoever has locked that sees them all.
+CREATE TABLE job_parent (
+    parent_id     bigint  NOT NULL,
+    child_id      bigint  NOT NULL,
+    -- The child waits for all of its parents.
+    waits_for_all boolean NOT NULL,
+    -- A failure of the parent may start the child.
+    after_failure boolean NOT NULL,
+    PRIMARY KEY (parent_id, child_id)
+);
+
+CREATE INDEX job_parent_child ON job_parent (child_id, parent_id);
 
 -- One row for each job that is not deleted. Its row lock is the lock of the job. A transaction takes it first if it
 -- changes the definition, the next fire time, or what follows from runs of the job. It locks rows of run_live after it.
@@ -38,7 +50,8 @@ CREATE TABLE job_due (
     run_count    bigint  NOT NULL DEFAULT 0,
     enabled      boolean NOT NULL,
     fixed_delay  boolean NOT NULL,
-    has_children boolean NOT NULL DEFAULT false,
+    -- 1 if jobs run after this one, 2 if one of them may start after a failure.
+    children     smallint NOT NULL DEFAULT 0,
     -- That of the job, so that ingest reads one row of each job only.
     group_name   text    NOT NULL,
     -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
@@ -59,7 +72,7 @@ CREATE TABLE run (
     id                 bigint   PRIMARY KEY,
     job_id             bigint   NOT NULL,
     -- What the shards of one fire have in common. It is the fire time (schedule, startup), the first run of the trigger
-    -- request (manual), or that of the parent's fire (child). Each partition has a unique index on (fire_key, job_id,
+    -- request (manual), or the flow run: the first run of the fire that it began with (child). Each partition has a unique index on (fire_key, job_id,
     -- kind, shard_index), and runs with the same key are in the same partition.
     fire_key           bigint   NOT NULL,
     fire_at            bigint   NOT NULL,

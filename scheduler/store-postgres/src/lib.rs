@@ -13,6 +13,7 @@ mod accounts;
 mod audit;
 mod cancel;
 mod changes;
+mod children;
 mod claim;
 mod columns;
 mod counted_pool;

@@ -11,7 +11,6 @@ CREATE TABLE job (
     version        INTEGER NOT NULL,
     created_at     INTEGER NOT NULL,
     deleted_at     INTEGER,
-    parent_id      INTEGER REFERENCES job (id),
     group_name     TEXT    NOT NULL,
     startup        INTEGER NOT NULL,
     -- The longest that an attempt takes: timeout and kill grace.
@@ -24,9 +23,21 @@ CREATE TABLE job (
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name);
 CREATE INDEX job_group ON job (group_name, name);
-CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions = 1;
 CREATE INDEX job_startup ON job (id) WHERE startup = 1 AND deleted_at IS NULL;
+
+-- Which jobs run after which ones; only jobs that are not deleted. The flags follow from the definition of the child.
+CREATE TABLE job_parent (
+    parent_id     INTEGER NOT NULL REFERENCES job (id),
+    child_id      INTEGER NOT NULL REFERENCES job (id),
+    -- The child waits for all of its parents.
+    waits_for_all INTEGER NOT NULL,
+    -- A failure of the parent may start the child.
+    after_failure INTEGER NOT NULL,
+    PRIMARY KEY (parent_id, child_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX job_parent_child ON job_parent (child_id, parent_id);
 
 -- One row for each job that is not deleted.
 CREATE TABLE job_due (
@@ -36,7 +47,8 @@ CREATE TABLE job_due (
     run_count    INTEGER NOT NULL DEFAULT 0,
     enabled      INTEGER NOT NULL,
     fixed_delay  INTEGER NOT NULL,
-    has_children INTEGER NOT NULL DEFAULT 0,
+    -- 1 if jobs run after this one, 2 if one of them may start after a failure.
+    children     INTEGER NOT NULL DEFAULT 0,
     -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
     rules        INTEGER NOT NULL DEFAULT 0,
     -- The first excluded fire time without a run. Until next_fire_at, all fire times without a run are excluded.
@@ -55,7 +67,7 @@ CREATE TABLE run (
     retries          INTEGER NOT NULL DEFAULT 0,
     reruns           INTEGER NOT NULL DEFAULT 0,
     -- What the shards of one fire have in common. It is the fire time (schedule, startup), the first run of the trigger
-    -- request (manual), or that of the parent's fire (child).
+    -- request (manual), or the flow run: the first run of the fire that it began with (child).
     fire_key         INTEGER NOT NULL,
     fire_at          INTEGER NOT NULL,
     due_at           INTEGER NOT NULL,

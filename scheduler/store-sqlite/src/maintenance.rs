@@ -9,11 +9,15 @@ use crate::error::Result;
 use crate::follow_ups::set_next_fires;
 
 /// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is
-/// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards.
+/// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards. The
+/// same holds for the runs of a flow run with a live child run.
 pub(crate) const EXPIRED: &str = "
-    SELECT max(id), min(created_at), json_group_array(id) FILTER (WHERE ended_at < ?2 AND (shard_total = 1 OR NOT EXISTS
-        (SELECT 1 FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
-            AND s.ended_at IS NULL)))
+    SELECT max(id), min(created_at), json_group_array(id) FILTER (WHERE ended_at < ?2
+        AND (shard_total = 1 OR NOT EXISTS
+            (SELECT 1 FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
+                AND s.ended_at IS NULL))
+        AND NOT EXISTS (SELECT 1 FROM run c WHERE c.fire_key = CASE WHEN part.kind IN (1, 2) THEN part.fire_key ELSE part.id END
+            AND c.kind = 2 AND c.ended_at IS NULL))
     FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run WHERE id > ?1 ORDER BY id LIMIT ?3) part";
 
 const DELETES: [&str; 4] = [

@@ -11,6 +11,7 @@ pub mod decode;
 pub mod duration;
 pub mod exclusion;
 pub mod executor;
+pub mod flow;
 pub mod handler;
 pub mod import;
 #[allow(
@@ -36,8 +37,9 @@ pub use conclude::{Conclusion, RunFacts, conclude};
 pub use duration::DurationMs;
 pub use exclusion::{Calendar, CalendarSpec, Exclusions, FireRules, MaintenanceWindow, WindowSpec};
 pub use executor::{ExecutorId, Heartbeat, Session, Weight};
+pub use flow::{FireState, ParentState};
 pub use handler::HandlerSpec;
-pub use job::{After, AfterOn, Job, JobId, JobSpec};
+pub use job::{After, AfterOn, Job, JobId, JobSpec, Parents};
 pub use name::{CalendarName, ExecutorName, GroupName, JobName, NameError, Namespace};
 pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 pub use route::{Route, Shard, ShardPlan, expand};

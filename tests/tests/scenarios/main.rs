@@ -4,6 +4,7 @@ mod bulk;
 mod calendars;
 mod crontab_import;
 mod example_jobs;
+mod flows;
 mod forged_reports;
 mod forged_triggers;
 mod frozen_worker;

@@ -129,8 +129,7 @@ async fn check_parents(
 ) -> Result<(), Problem> {
     let mut known: HashSet<&JobName> = specs.iter().map(|spec| &spec.name).collect();
     for spec in specs {
-        let parents = spec.after.iter().flat_map(|after| &after.all);
-        for parent in parents {
+        for parent in spec.parents() {
             if !known.insert(parent) {
                 continue;
             }

@@ -43,9 +43,9 @@ pub(super) fn of_job(snapshot: &Snapshot, job: &Job) -> Reason {
     if !spec.is_enabled() {
         return paused(&snapshot.versions);
     }
-    if let Some(parent) = spec.after.as_ref().and_then(|after| after.all.first()) {
+    if let Some(after) = &spec.after {
         return Reason::WaitsForParent {
-            parent: parent.clone(),
+            after: after.clone(),
         };
     }
     match (&spec.schedule, snapshot.next_fire) {

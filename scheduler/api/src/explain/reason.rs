@@ -1,6 +1,6 @@
 //! The reasons why a job or a run does not run now, each with its sentence and the thing to look at. Pure.
 
-use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
+use cueline_model::{After, AfterOn, ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 /// The most executors that one sentence names. The number of the others follows.
 const MAX_NAMED: usize = 3;
@@ -85,8 +85,8 @@ pub(super) enum Reason {
         by: Option<String>,
         since: Option<Timestamp>,
     },
-    /// The job has no schedule of its own, and runs after another one.
-    WaitsForParent { parent: JobName },
+    /// The job has no schedule of its own, and runs after others.
+    WaitsForParent { after: After },
     /// The job runs only when somebody triggers it.
     Manual,
     /// The job runs when the scheduler starts.
@@ -226,7 +226,7 @@ impl Reason {
                 let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
                 format!("its schedule is paused{by}{since}")
             }
-            Self::WaitsForParent { parent } => format!("it runs after job {}", parent.local()),
+            Self::WaitsForParent { after } => waits_for(after),
             Self::Manual => "it never fires by itself; it runs when it is triggered".to_owned(),
             Self::Startup => "it fires when the scheduler starts".to_owned(),
             Self::WaitsForEnd => "its delay begins at the end of the present run".to_owned(),
@@ -255,7 +255,10 @@ impl Reason {
             Self::NotDispatched { .. } => "cueline doctor".to_owned(),
             Self::Queued { .. } | Self::Dispatching { .. } => "cueline queue list".to_owned(),
             Self::Paused { .. } => format!("cueline job history {job}"),
-            Self::WaitsForParent { parent } => format!("cueline explain {}", parent.local()),
+            Self::WaitsForParent { after } => {
+                let parent = after.names().first().map_or("", JobName::local);
+                format!("cueline explain {parent}")
+            }
             Self::Manual => format!("cueline trigger {job}"),
             Self::NotStarted { .. } | Self::NextFire { .. } => format!("cueline job next {job}"),
             Self::NeverAgain { .. } | Self::Startup => format!("cueline job show {job}"),
@@ -299,6 +302,27 @@ fn ended(state: RunState, at: Option<Timestamp>, message: Option<&str>) -> Strin
     let at = at.map(|at| format!(" at {at}")).unwrap_or_default();
     let why = message.map(|text| format!(": {text}")).unwrap_or_default();
     format!("{what}{at}{why}")
+}
+
+/// What a job without a schedule of its own waits for.
+fn waits_for(after: &After) -> String {
+    let names: Vec<&str> = after.names().iter().map(JobName::local).collect();
+    let which = match (names.len(), after.waits_for_all()) {
+        (1, _) => "job ",
+        (_, true) => "all of the jobs ",
+        (_, false) => "one of the jobs ",
+    };
+    let ends = if names.len() > 1 && after.waits_for_all() {
+        "have"
+    } else {
+        "has"
+    };
+    let end = match after.on {
+        AfterOn::Success => "succeeded",
+        AfterOn::Failure => "failed",
+        AfterOn::Always => "succeeded or failed",
+    };
+    format!("it runs after {which}{} {ends} {end}", names.join(", "))
 }
 
 fn no_executor(

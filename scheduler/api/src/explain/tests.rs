@@ -333,7 +333,13 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
             json!({ "after": { "all": ["load"] }, "schedule": { "manual": true } }),
             |s| s.next_fire = None,
             "waits_for_parent",
-            &["after job load"],
+            &["after job load has succeeded"],
+        ),
+        (
+            json!({ "after": { "any": ["load", "extract"], "on": "failure" }, "schedule": { "manual": true } }),
+            |s| s.next_fire = None,
+            "waits_for_parent",
+            &["after one of the jobs load, extract has failed"],
         ),
         (
             json!({ "schedule": { "manual": true } }),

@@ -39,13 +39,14 @@ pub(super) const SCHEMAS: &str = r##"{
   "Change": {"description": "How a job changed.", "enum": ["created", "updated", "unchanged"]},
   "AuditValue": {"description": "An object before or after a change. A value that is too long has only its `bytes` and its `sha256`.", "type": ["object", "array", "string", "number", "boolean", "null"]},
   "GivenAfter": {
-    "description": "The parent job.",
+    "description": "The parents of the job, in `all` or in `any`, with their names in the namespace.",
     "type": "object",
-    "required": ["all", "on"],
+    "required": ["on"],
     "properties": {
-      "all": {"description": "Exactly one parent, with its name in the namespace.", "type": "array", "minItems": 1, "maxItems": 1, "items": {"$ref": "#/components/schemas/GivenName"}},
-      "on": {"enum": ["success"]},
-      "pass_output": {"description": "Whether the parent's output is passed on as the parameter; left out if not.", "type": "boolean"}
+      "all": {"description": "The job starts once all of them have ended as required.", "type": "array", "minItems": 1, "maxItems": 32, "items": {"$ref": "#/components/schemas/GivenName"}},
+      "any": {"description": "The job starts once the first of them has ended as required.", "type": "array", "minItems": 1, "maxItems": 32, "items": {"$ref": "#/components/schemas/GivenName"}},
+      "on": {"enum": ["success", "failure", "always"]},
+      "pass_output": {"description": "Whether the output of the parents is passed on as the parameter; left out if not.", "type": "boolean"}
     }
   },
   "GivenDefinition": {
@@ -133,7 +134,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "output": {"description": "The output of a success.", "type": ["string", "null"]},
       "progress": {"description": "From 0 to 1, if the handler reports it.", "type": ["number", "null"], "format": "double"},
       "cancel_requested": {"type": "boolean"},
-      "parent": {"description": "The run whose success created this one.", "type": ["integer", "null"], "format": "int64"}
+      "parent": {"description": "The run whose end created this one.", "type": ["integer", "null"], "format": "int64"}
     }
   },
   "TimelineEntry": {
@@ -143,7 +144,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "properties": {
       "at": {"$ref": "#/components/schemas/Instant"},
       "attempt": {"type": "integer", "format": "int32", "minimum": 0},
-      "event": {"description": "One word, such as `triggered`, `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped` or `left_out`.", "type": "string"},
+      "event": {"description": "One word, such as `triggered`, `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out` or `flow_stopped`.", "type": "string"},
       "detail": {"type": "string"}
     }
   },

@@ -191,19 +191,45 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": [3, {"max": 5, "backoff": "exponential"}]
   },
   "After": {
-    "description": "The parent job: its name, or a table with the details.",
+    "description": "The parents of the job: the name of one, or a table with the details.",
     "anyOf": [
       {"$ref": "#/components/schemas/Name"},
       {
         "type": "object", "additionalProperties": false, "required": ["all"],
         "properties": {
-          "all": {"description": "Exactly one parent.", "type": "array", "minItems": 1, "maxItems": 1, "items": {"$ref": "#/components/schemas/Name"}},
-          "on": {"enum": ["success", null]},
-          "pass_output": {"description": "Pass the parent's output on as the parameter; `false` by default.", "type": ["boolean", "null"]}
+          "all": {"description": "The job starts once all of them have ended as required.", "allOf": [{"$ref": "#/components/schemas/Parents"}]},
+          "any": {"type": "null"},
+          "on": {"$ref": "#/components/schemas/AfterOn"},
+          "pass_output": {"$ref": "#/components/schemas/PassOutput"}
+        }
+      },
+      {
+        "type": "object", "additionalProperties": false, "required": ["any"],
+        "properties": {
+          "any": {"description": "The job starts once the first of them has ended as required.", "allOf": [{"$ref": "#/components/schemas/Parents"}]},
+          "all": {"type": "null"},
+          "on": {"$ref": "#/components/schemas/AfterOn"},
+          "pass_output": {"$ref": "#/components/schemas/PassOutput"}
         }
       }
     ],
-    "examples": ["extract-orders", {"all": ["extract-orders"], "pass_output": true}]
+    "examples": ["extract-orders", {"all": ["extract-orders", "extract-prices"], "pass_output": true}, {"any": ["load-a", "load-b"], "on": "failure"}]
+  },
+  "Parents": {
+    "description": "The names of 1 to 32 jobs, each once.",
+    "type": "array", "minItems": 1, "maxItems": 32, "uniqueItems": true,
+    "items": {"$ref": "#/components/schemas/Name"},
+    "examples": [["extract-orders", "extract-prices"]]
+  },
+  "AfterOn": {
+    "description": "The required end of a parent; `success` by default. A parent that is cancelled, discarded, covered or skipped is neither a success nor a failure.",
+    "enum": ["success", "failure", "always", null],
+    "examples": ["success"]
+  },
+  "PassOutput": {
+    "description": "Pass the output of the parents on as the parameter; `false` by default. Of several parents in `all`, it is a JSON object with a field for each.",
+    "type": ["boolean", "null"],
+    "examples": [true]
   },
   "EntryName": {
     "description": "The name of a variable, a header or a label.",

@@ -3,8 +3,8 @@
 use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
-    cancel, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs, lanes,
-    log_lines, maintenance, new_runs, runs, trigger, waiting_runs,
+    cancel, children, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs,
+    lanes, log_lines, maintenance, new_runs, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
@@ -270,14 +270,27 @@ async fn follow_ups_use_their_indexes() {
         q.bind(vec![1_i64]).bind(vec![1_i64])
     })
     .await;
-    s.check(follow_ups::SUCCEEDED_FIRES, "run_270305_fire", |q| {
+    s.check(children::ENDED_FIRES, "run_270305_fire", |q| {
         q.bind(&ids).bind(first).bind(end - 1)
     })
     .await;
-    s.check(follow_ups::CHILDREN, "job_children", |q| {
+    s.check(children::LOCK_WITH_CHILDREN, "job_due_pkey", |q| {
         q.bind(vec![1_i64, 2])
     })
     .await;
+    s.check(children::CHILDREN, "job_due_pkey", |q| {
+        q.bind(vec![1_i64, 2])
+    })
+    .await;
+    for statement in [children::PARENTS, children::AHEAD, children::OUTPUTS] {
+        s.check(statement, "run_270305_fire", |q| {
+            q.bind(vec![high])
+                .bind(vec![1_i64])
+                .bind(first)
+                .bind(end - 1)
+        })
+        .await;
+    }
     s.check(trigger::RUNS_OF_REQUEST, "run_270305_fire", |q| {
         q.bind(high).bind(1_i64).bind(first).bind(end)
     })

@@ -6,6 +6,7 @@
 pub mod accounts;
 pub mod audit;
 pub mod audit_query;
+pub mod child_starts;
 pub mod claimed;
 pub mod clock;
 pub mod convert;
@@ -26,6 +27,7 @@ pub mod log_lines;
 pub mod migrations;
 pub mod new_run;
 pub mod page_scan;
+mod parent_graph;
 pub mod parents;
 pub mod queries;
 pub mod quotas;

@@ -72,8 +72,31 @@ pub struct JobSnapshot {
     pub enabled: bool,
     /// Whether its next fire time counts from the end of a run.
     pub fixed_delay: bool,
-    /// Whether other jobs run after it.
-    pub has_children: bool,
+    /// Which ends of it may start other jobs.
+    pub children: Children,
+}
+
+/// Which ends of a job may start other jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Children {
+    /// None: no job runs after it.
+    #[default]
+    None,
+    /// Successes.
+    AfterSuccess,
+    /// Successes and failures.
+    AfterFailure,
+}
+
+impl Children {
+    /// From the stored code. A code of a newer program counts as that of most ends.
+    pub fn from_code(code: i64) -> Self {
+        match code {
+            0 => Self::None,
+            1 => Self::AfterSuccess,
+            _ => Self::AfterFailure,
+        }
+    }
 }
 
 impl RunSnapshot {
@@ -92,15 +115,26 @@ impl RunSnapshot {
     }
 
     /// Whether other jobs run after the run's job.
-    pub(super) fn has_children(&self) -> bool {
-        self.job_is(|job| job.has_children)
+    pub fn has_children(&self) -> bool {
+        self.job_is(|job| job.children != Children::None)
+    }
+
+    /// Whether this end of the run may start other jobs. Nothing follows a run whose cancellation was requested. A
+    /// success may be the last end of a fire that failed.
+    pub(super) fn may_start_children(&self, end: RunState) -> bool {
+        let starts = |job: &JobSnapshot| match job.children {
+            Children::None => false,
+            Children::AfterSuccess => end == RunState::Succeeded,
+            Children::AfterFailure => end == RunState::Succeeded || end.is_failure(),
+        };
+        !self.cancel_requested && self.job_is(starts)
     }
 
     /// Whether this end of the run reads or changes its job, so that the job has to be locked. A plain success needs no
     /// lock.
     pub fn end_involves_job(&self, outcome: &Outcome) -> bool {
         let plain = outcome.kind == OutcomeKind::Succeeded
-            && !self.job_is(|job| job.fixed_delay || job.has_children);
+            && !self.job_is(|job| job.fixed_delay || job.children != Children::None);
         !self.state.is_terminal() && !plain
     }
 }

@@ -17,6 +17,7 @@ pub mod executors;
 pub mod fire_due;
 pub mod fire_rules;
 mod fixture;
+pub mod flows;
 pub mod follow_ups;
 pub mod idempotency;
 pub mod jobs;
@@ -30,6 +31,7 @@ pub mod preconditions;
 pub mod queries;
 pub mod quotas;
 pub mod random_calls;
+pub mod random_flows;
 pub mod record_lists;
 pub mod reports;
 pub mod sessions;
@@ -79,6 +81,12 @@ macro_rules! store_conformance {
                 children_of_children, paused_child_is_left_out, manual_fires_are_distinguished, broadcast_child_runs_on_all,
                 fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel,
                 an_edit_does_not_start_a_fixed_delay;
+            flows: the_end_of_a_diamond_waits_for_both_sides, parents_may_end_in_one_batch, any_parent_starts_a_child_once, children_may_run_after_failures,
+                a_failure_that_is_retried_starts_nothing_yet, a_failed_shard_alone_is_retried, a_stopped_parent_stops_the_flow_run,
+                nothing_follows_a_run_that_was_to_be_cancelled, a_child_waits_for_parents_that_are_still_ahead, a_flow_run_begins_with_a_scheduled_fire,
+                a_child_takes_the_outputs_of_all_parents, jobs_that_nothing_joins_are_refused, links_follow_the_definition,
+                a_flow_run_is_kept_until_it_has_ended, parents_that_end_at_the_same_time_start_one_child;
+            random_flows: random_flows_run_as_the_model_says;
             cancel: scheduled_run_is_cancelled, published_run_is_cancelled_by_its_executor, running_run_may_end_before_its_cancellation, ended_run_cannot_be_cancelled,
                 missing_run_is_named;
             triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
@@ -179,6 +187,7 @@ mod tests {
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("fire_rules.rs"),
+            include_str!("flows.rs"),
             include_str!("follow_ups.rs"),
             include_str!("idempotency.rs"),
             include_str!("jobs.rs"),
@@ -191,6 +200,7 @@ mod tests {
             include_str!("queries.rs"),
             include_str!("quotas.rs"),
             include_str!("random_calls.rs"),
+            include_str!("random_flows.rs"),
             include_str!("record_lists.rs"),
             include_str!("triggers.rs"),
             include_str!("maintenance.rs"),

@@ -333,16 +333,32 @@ const WRONG: &[(&str, &str)] = &[
         r#"job "j": labels.a: a list of 1 given; a text is expected"#,
     ),
     (
-        r#"{"after": {"all": ["a", "b"]}}"#,
-        r#"job "j": after.all: a list of 2 given; exactly one parent is supported in this version"#,
+        r#"{"after": {"all": []}}"#,
+        r#"job "j": after.all: a list of 0 given; 1 to 32 parents are expected"#,
+    ),
+    (
+        r#"{"after": {"any": ["a", "b", "a"]}}"#,
+        r#"job "j": after.any[2]: "a" is given twice; each parent once is expected"#,
+    ),
+    (
+        r#"{"after": {"all": ["a"], "any": ["b"]}}"#,
+        r#"job "j": after: `all` and `any` are given; one of them is expected, with a list of the parents' names"#,
+    ),
+    (
+        r#"{"after": {"on": "always"}}"#,
+        r#"job "j": after: neither `all` nor `any` is given; one of them is expected, with a list of the parents' names"#,
+    ),
+    (
+        r#"{"after": {"any": "a"}}"#,
+        r#"job "j": after.any: "a" given; a list of the parents' names is expected"#,
     ),
     (
         r#"{"after": "j"}"#,
         r#"job "j": after: "j" is this job itself; another job is expected as its parent"#,
     ),
     (
-        r#"{"after": {"all": ["p"], "on": "failure"}}"#,
-        r#"job "j": after.on: end "failure" is not supported yet (success)"#,
+        r#"{"after": {"all": ["p"], "on": "end"}}"#,
+        r#"job "j": after.on: unknown end "end" (success, failure, always)"#,
     ),
     (
         r#"{"handler": {"shell": "a", "http": "http://a"}}"#,
@@ -583,8 +599,7 @@ fn all_names_of_a_definition_are_in_its_namespace() {
     let spec = job(&with(fields)).expect("a definition");
     assert_eq!(spec.name.as_str(), "team-a/j");
     assert_eq!(spec.group.as_str(), "team-a/g");
-    let parents = &spec.after.as_ref().expect("a parent").all;
-    assert_eq!(parents[0].as_str(), "team-a/p");
+    assert_eq!(spec.parents()[0].as_str(), "team-a/p");
     assert!(spec.stays_in_its_namespace());
     let spec = job(&with(r#"{"namespace": "team-a"}"#)).expect("a definition");
     assert_eq!(spec.group.as_str(), "team-a/default");
@@ -611,6 +626,7 @@ fn a_definition_cannot_name_anything_of_another_namespace() {
         ("group", r#"{"group": "team-b/g"}"#),
         ("after", r#"{"after": "team-b/p"}"#),
         ("after.all[0]", r#"{"after": {"all": ["team-b/p"]}}"#),
+        ("after.any[1]", r#"{"after": {"any": ["p", "team-b/p"]}}"#),
         ("group", r#"{"namespace": "team-b", "group": "team-b/g"}"#),
     ] {
         let found = problems(fields);
