@@ -28,6 +28,7 @@ use crate::migrate::MigrateArgs;
 use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
+use crate::script::args::ScriptCommand;
 use crate::watch::WatchArgs;
 use crate::window::WindowCommand;
 use crate::worker_key::args::WorkerKeyCommand;
@@ -56,6 +57,9 @@ pub(crate) enum Command {
     /// List, show, apply, import and delete calendars, which exclude fire times
     #[command(subcommand)]
     Calendar(CalendarCommand),
+    /// List, show, save, compare, restore and delete scripts, which jobs run by name
+    #[command(subcommand)]
+    Script(ScriptCommand),
     /// Add, list and delete maintenance windows, in which jobs do not fire
     #[command(subcommand)]
     Window(WindowCommand),

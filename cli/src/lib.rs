@@ -43,12 +43,14 @@ mod migrate;
 mod namespace;
 mod namespaces;
 mod output;
+mod prerequisites;
 mod progress;
 mod prompt;
 mod queue;
 mod redacted;
 mod run;
 mod scheduler;
+mod script;
 mod secret_file;
 mod standalone;
 mod suggest;
@@ -203,6 +205,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     match cli.command {
         Command::Job(command) => job::run(&api()?, out, command).await,
         Command::Calendar(command) => calendar::run(&api()?, out, command).await,
+        Command::Script(command) => script::run(&api()?, out, command).await,
         Command::Window(command) => window::run(&api()?, out, command).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,

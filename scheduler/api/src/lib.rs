@@ -37,6 +37,7 @@ mod quotas;
 mod random;
 mod reference;
 mod runs;
+mod scripts;
 mod server;
 mod settle;
 mod store_ports;
@@ -215,6 +216,17 @@ pub fn router(state: ApiState) -> Router {
                 .put(calendars::replace)
                 .delete(calendars::delete),
         )
+        .route("/scripts", get(scripts::list))
+        .route("/scripts/apply", post(scripts::apply))
+        .route(
+            "/scripts/{name}",
+            get(scripts::show)
+                .put(scripts::save)
+                .delete(scripts::delete),
+        )
+        .route("/scripts/{name}/versions", get(scripts::history))
+        .route("/scripts/{name}/versions/{version}", get(scripts::version))
+        .route("/scripts/{name}/restore", post(scripts::restore))
         .route("/windows", get(windows::list).post(windows::add))
         .route("/windows/{id}", delete(windows::delete))
         .route("/forecast", get(forecast::show))

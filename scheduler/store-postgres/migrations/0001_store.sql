@@ -254,6 +254,36 @@ CREATE TABLE time_zone (
     digest bigint NOT NULL
 );
 
+-- Scripts. A version is never changed.
+CREATE TABLE script (
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name    text   COLLATE "C" NOT NULL UNIQUE,
+    -- The newest version.
+    version bigint NOT NULL
+);
+
+CREATE TABLE script_version (
+    script_id bigint NOT NULL REFERENCES script (id),
+    version   bigint NOT NULL,
+    at        bigint NOT NULL,
+    saved_by  text   NOT NULL,
+    remark    text   NOT NULL,
+    language  text   NOT NULL,
+    text      text   NOT NULL,
+    PRIMARY KEY (script_id, version)
+);
+
+-- The version that each job with a script runs.
+CREATE TABLE job_script (
+    job_id    bigint  PRIMARY KEY REFERENCES job (id),
+    script_id bigint  NOT NULL REFERENCES script (id),
+    version   bigint  NOT NULL,
+    -- Whether later versions change nothing for the job.
+    pinned    boolean NOT NULL
+);
+
+CREATE INDEX job_script_of ON job_script (script_id);
+
 -- Tokens enrol keys of workers.
 CREATE TABLE enrolment_token (
     id              text    COLLATE "C" PRIMARY KEY,

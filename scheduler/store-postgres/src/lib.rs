@@ -48,6 +48,7 @@ mod query_plan_tests;
 mod run_list;
 mod runs;
 mod schema;
+mod scripts;
 mod store;
 mod store_id;
 mod summaries;

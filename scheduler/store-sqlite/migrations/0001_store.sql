@@ -216,6 +216,36 @@ CREATE TABLE time_zone (
     digest INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Scripts. A version is never changed.
+CREATE TABLE script (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    name    TEXT    NOT NULL UNIQUE,
+    -- The newest version.
+    version INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE script_version (
+    script_id INTEGER NOT NULL REFERENCES script (id),
+    version   INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    saved_by  TEXT    NOT NULL,
+    remark    TEXT    NOT NULL,
+    language  TEXT    NOT NULL,
+    text      TEXT    NOT NULL,
+    PRIMARY KEY (script_id, version)
+) STRICT;
+
+-- The version that each job with a script runs.
+CREATE TABLE job_script (
+    job_id    INTEGER PRIMARY KEY REFERENCES job (id),
+    script_id INTEGER NOT NULL REFERENCES script (id),
+    version   INTEGER NOT NULL,
+    -- Whether later versions change nothing for the job.
+    pinned    INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX job_script_of ON job_script (script_id);
+
 -- Tokens enrol keys of workers.
 CREATE TABLE enrolment_token (
     id              TEXT    PRIMARY KEY,

@@ -12,13 +12,14 @@ use cueline_store::adapter::fire_rules::{DueColumns, require_calendars};
 use cueline_store::adapter::jobs::{
     ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent, stopped_message,
 };
+use cueline_store::adapter::scripts::{ResolvedScripts, ScriptWrites};
 use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
 use crate::namespaces::check_quotas;
-use crate::{SqliteStore, audit, waiting_runs};
+use crate::{SqliteStore, audit, scripts, waiting_runs};
 
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)
@@ -100,12 +101,12 @@ impl SqliteStore {
         if dry_run {
             // Without the lock for writing: the fires of other jobs do not wait for it.
             let mut snapshot = self.db.snapshot().await?;
-            let plan = self.plan(&mut snapshot, specs, conditions).await?;
+            let (plan, _) = self.plan(&mut snapshot, specs, conditions).await?;
             return Ok(plan.into_applied(&created, dry_run));
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let plan = self.plan(&mut tx, specs, conditions).await?;
+        let (plan, scripts) = self.plan(&mut tx, specs, conditions).await?;
         let rules = self.present_rules(&mut tx).await?;
         for spec in plan.new_jobs() {
             created.insert(spec.name.clone(), create(&mut tx, spec, now, &rules).await?);
@@ -117,6 +118,8 @@ impl SqliteStore {
             update(&mut tx, job, now, &rules).await?;
         }
         write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
+        let uses = ScriptWrites::new(&plan, &scripts, &created);
+        scripts::write_uses(&mut tx, &uses).await?;
         let new: Vec<i64> = created.values().map(|id| id.0).collect();
         audit::forget_versions(&mut tx, &new).await?;
         audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
@@ -125,14 +128,14 @@ impl SqliteStore {
         Ok(plan.into_applied(&created, dry_run))
     }
 
-    /// Compares definitions with the stored ones, and checks their conditions, their parents and the quotas of their
-    /// namespaces.
+    /// Compares definitions with the stored ones, and checks their conditions, their parents, their scripts and the quotas
+    /// of their namespaces.
     async fn plan(
         &self,
         conn: &mut SqliteConnection,
         specs: &[JobSpec],
         conditions: &JobPreconditions,
-    ) -> Result<ApplyPlan> {
+    ) -> Result<(ApplyPlan, ResolvedScripts)> {
         let names = specs.iter().map(|spec| &spec.name);
         let stored = self.definitions.by_name(&mut *conn, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
@@ -141,8 +144,9 @@ impl SqliteStore {
             .check_parents(&mut *conn, specs, &stored)
             .await?;
         require_calendars(specs, &*self.present_rules(&mut *conn).await?)?;
+        let scripts = scripts::resolve(&mut *conn, specs).await?;
         check_quotas(conn, &plan).await?;
-        Ok(plan)
+        Ok((plan, scripts))
     }
 
     pub(crate) async fn set_job_enabled_if(
@@ -225,6 +229,7 @@ impl SqliteStore {
         for statement in [DELETE_DUE, SET_PARENT_HAS_CHILDREN] {
             sqlx::query(statement).bind(job.0).execute(&mut *tx).await?;
         }
+        scripts::forget_uses(&mut tx, &[job.0]).await?;
         let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
         audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;

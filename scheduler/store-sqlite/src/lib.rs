@@ -41,6 +41,7 @@ mod run_list;
 mod run_times;
 mod runs;
 mod schema;
+mod scripts;
 mod store;
 mod store_id;
 mod summaries;

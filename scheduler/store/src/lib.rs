@@ -56,6 +56,7 @@ mod port;
 mod precondition;
 mod report;
 mod run;
+mod scripts;
 mod worker_keys;
 
 pub use accounts::{
@@ -101,6 +102,10 @@ pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};
 pub use run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine, TimelineEntry};
+pub use scripts::{
+    AppliedScript, MAX_JOBS_OF_SCRIPT, MAX_SCRIPT_VERSIONS, MAX_SCRIPTS_OF_NAMESPACE, ScriptStore,
+    ScriptVersion, StoredScript,
+};
 pub use worker_keys::{
     EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
-use crate::name::{CalendarName, GroupName, JobName, NameError};
+use crate::name::{CalendarName, GroupName, JobName, NameError, ScriptName};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
 use crate::route::Route;
 use crate::schedule::Schedule;
@@ -258,6 +258,15 @@ impl JobSpec {
         let namespace = self.name.namespace();
         let local = self.calendars.iter();
         local.filter_map(move |local| CalendarName::in_namespace(&namespace, local).ok())
+    }
+
+    /// The script that it runs, and the version that it is pinned to.
+    pub fn script(&self) -> Option<(ScriptName, Option<i64>)> {
+        let HandlerSpec::Script(script) = &self.handler else {
+            return None;
+        };
+        let name = ScriptName::in_namespace(&self.name.namespace(), &script.name).ok()?;
+        Some((name, script.version))
     }
 
     /// Whether the schedule fires.

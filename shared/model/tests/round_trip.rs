@@ -2,6 +2,7 @@
 
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_model::schedule::CronSchedule;
+use cueline_model::script::{LoadedScript, ScriptUse};
 use cueline_model::{
     After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, GroupName, HandlerSpec, JobName,
     JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Retry, Route, RunState, Schedule, Scope,
@@ -127,6 +128,19 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
                     process,
                 }
             )),
+        (
+            "[a-z][a-z.:_-]{0,12}",
+            of(1..=i64::from(u32::MAX)),
+            process()
+        )
+            .prop_map(|(name, version, process)| {
+                HandlerSpec::Script(ScriptUse {
+                    name,
+                    version,
+                    process,
+                    loaded: LoadedScript::default(),
+                })
+            }),
         (filled(), vec(text(), 0..3), process()).prop_map(|(program, arguments, process)| {
             HandlerSpec::Command(CommandSpec {
                 argv: std::iter::once(program).chain(arguments).collect(),
@@ -263,8 +277,8 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     ];
     leaf.prop_recursive(3, 24, 5, |inner| {
         let keys = select(vec![
-            "cron", "every", "at", "shell", "script", "argv", "url", "max", "on", "all", "sharded",
-            "parallel", "executor", "env", "name", "policy",
+            "cron", "every", "at", "shell", "script", "version", "argv", "url", "max", "on", "all",
+            "sharded", "parallel", "executor", "env", "name", "policy",
         ]);
         prop_oneof![
             vec(inner.clone(), 0..4).prop_map(Into::into),

@@ -19,6 +19,7 @@ mod process_guard;
 mod quartz_import;
 mod routes;
 mod scheduler_and_worker;
+mod scripts;
 mod secrets;
 mod server_restarts;
 mod silent_clients;

@@ -52,7 +52,7 @@ type Row = (&'static str, &'static str, &'static str, Rule);
 #[rustfmt::skip]
 const RULES: &[Row] = {
     use Place::{Cluster, GroupInPath, JobHistoryInPath, JobInPath, Namespace, RunInPath};
-    use Right::{EditJobs, ManageAccounts, ManageWorkers, Operate, Read, ReadAudit};
+    use Right::{EditJobs, EditScripts, ManageAccounts, ManageWorkers, Operate, Read, ReadAudit};
     use Rule::{AnyCaller, In, Public, Scrape, Somewhere};
     &[
         ("GET", "/livez", "server.live", Public),
@@ -96,6 +96,14 @@ const RULES: &[Row] = {
         ("GET", "/api/v1/calendars/{name}", "calendar.show", In(Namespace, Read)),
         ("PUT", "/api/v1/calendars/{name}", "calendar.apply", In(Namespace, EditJobs)),
         ("DELETE", "/api/v1/calendars/{name}", "calendar.delete", In(Namespace, EditJobs)),
+        ("GET", "/api/v1/scripts", "script.list", In(Namespace, Read)),
+        ("POST", "/api/v1/scripts/apply", "script.apply", In(Namespace, EditScripts)),
+        ("GET", "/api/v1/scripts/{name}", "script.show", In(Namespace, Read)),
+        ("PUT", "/api/v1/scripts/{name}", "script.apply", In(Namespace, EditScripts)),
+        ("DELETE", "/api/v1/scripts/{name}", "script.delete", In(Namespace, EditScripts)),
+        ("GET", "/api/v1/scripts/{name}/versions", "script.show", In(Namespace, Read)),
+        ("GET", "/api/v1/scripts/{name}/versions/{version}", "script.show", In(Namespace, Read)),
+        ("POST", "/api/v1/scripts/{name}/restore", "script.restore", In(Namespace, EditScripts)),
         ("GET", "/api/v1/windows", "window.list", In(Namespace, Read)),
         ("POST", "/api/v1/windows", "window.add", In(Namespace, Operate)),
         ("DELETE", "/api/v1/windows/{id}", "window.delete", In(Namespace, Operate)),

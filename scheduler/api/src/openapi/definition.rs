@@ -236,24 +236,32 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": [{"PGPASSWORD": {"secret": "db-password"}}]
   },
   "Handler": {
-    "description": "The code to run: exactly one of `shell`, `command`, `http` and `native`.",
+    "description": "The code to run: exactly one of `shell`, `command`, `http`, `native` and `script`. `version` goes with the name of a script.",
     "type": "object",
     "oneOf": [
       {
         "title": "shell", "required": ["shell"], "additionalProperties": false,
-        "properties": {"shell": {"$ref": "#/components/schemas/Shell"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+        "properties": {"shell": {"$ref": "#/components/schemas/Shell"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
       },
       {
         "title": "command", "required": ["command"], "additionalProperties": false,
-        "properties": {"command": {"$ref": "#/components/schemas/Command"}, "shell": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+        "properties": {"command": {"$ref": "#/components/schemas/Command"}, "shell": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
       },
       {
         "title": "http", "required": ["http"], "additionalProperties": false,
-        "properties": {"http": {"$ref": "#/components/schemas/Http"}, "shell": {"type": "null"}, "command": {"type": "null"}, "native": {"type": "null"}}
+        "properties": {"http": {"$ref": "#/components/schemas/Http"}, "shell": {"type": "null"}, "command": {"type": "null"}, "native": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
       },
       {
         "title": "native", "required": ["native"], "additionalProperties": false,
-        "properties": {"native": {"description": "The name of a handler that a worker has registered.", "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}}
+        "properties": {"native": {"description": "The name of a handler that a worker has registered.", "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
+      },
+      {
+        "title": "script", "required": ["script"], "additionalProperties": false,
+        "properties": {"script": {"$ref": "#/components/schemas/Name"}, "version": {"$ref": "#/components/schemas/PinnedVersion"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+      },
+      {
+        "title": "script with details", "required": ["script"], "additionalProperties": false,
+        "properties": {"script": {"$ref": "#/components/schemas/ScriptOfJob", "type": "object"}, "version": {"type": "null"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
       }
     ],
     "examples": [{"command": ["date", "-Is"]}, {"shell": "df -h"}, {"http": "http://127.0.0.1:7800/readyz"}]

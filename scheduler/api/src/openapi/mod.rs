@@ -10,6 +10,7 @@ mod events;
 mod fire_rules;
 mod lists;
 mod requests;
+mod scripts;
 mod values;
 
 use serde_json::{Map, Value};
@@ -50,11 +51,12 @@ described! {
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
+    ScriptsRequest ScriptReplacement ScriptRestore
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Language Change AuditValue ChangeMessage LogMessage
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.
@@ -64,6 +66,7 @@ pub(crate) fn schemas() -> Map<String, Value> {
         lists::SCHEMAS,
         definition::SCHEMAS,
         fire_rules::SCHEMAS,
+        scripts::SCHEMAS,
         events::SCHEMAS,
         requests::SCHEMAS,
         answers::SCHEMAS,
@@ -108,6 +111,7 @@ mod tests {
             lists::SCHEMAS,
             definition::SCHEMAS,
             fire_rules::SCHEMAS,
+            scripts::SCHEMAS,
             events::SCHEMAS,
             requests::SCHEMAS,
             answers::SCHEMAS,

@@ -176,6 +176,8 @@ impl FireRuleStore for BusyStore {
     }
 }
 
+cueline_store::forward_scripts!(BusyStore);
+
 #[async_trait]
 impl Namespaces for BusyStore {
     async fn namespaces(

@@ -30,6 +30,7 @@ mod quotas;
 mod raw;
 mod refusals;
 mod repeated;
+mod scripts;
 mod server;
 mod tls;
 mod worker_keys;

@@ -217,7 +217,7 @@ impl TriggerWriter {
             id: job.id,
             name: spec.name.clone(),
             version: job.version,
-            handler: spec.handler.clone(),
+            handler: spec.handler.for_worker(),
             block: spec.block,
             scope: spec.scope,
             backlog: spec.backlog,

@@ -31,6 +31,7 @@ mod retention;
 mod retry;
 mod routing;
 mod routing_by_knowledge;
+mod scripts;
 mod shutdown;
 mod signatures;
 mod single_faults;

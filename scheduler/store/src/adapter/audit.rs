@@ -3,7 +3,7 @@
 
 use cueline_model::{
     Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId,
-    RunState, StoreId, Timestamp,
+    RunState, ScriptName, StoreId, Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -229,6 +229,41 @@ pub fn calendar_changed(
         after,
         ..entry(by, action, name.as_str())
     }
+}
+
+/// A script that was saved or deleted: its newest version before and after, and the number of jobs that got a new version.
+pub fn script_changed(
+    by: &Actor,
+    name: &ScriptName,
+    before: Option<Value>,
+    after: Option<Value>,
+    jobs: usize,
+) -> NewAuditEntry {
+    let action = match (&before, &after) {
+        (None, _) => "script.create",
+        (Some(_), Some(_)) => "script.update",
+        (Some(_), None) => "script.delete",
+    };
+    let detail = match jobs {
+        0 => String::new(),
+        jobs => format!("new versions of jobs: {jobs}"),
+    };
+    NewAuditEntry {
+        namespace: Some(name.namespace()),
+        detail,
+        before: before.map(|value| value.to_string()),
+        after: after.map(|value| value.to_string()),
+        ..entry(by, action, name.as_str())
+    }
+}
+
+/// A version of a script in the audit log.
+pub fn script_value(version: i64, language: &str, text: &str, remark: Option<&str>) -> Value {
+    let mut value = json!({ "version": version, "language": language, "text": text });
+    if let Some(remark) = remark {
+        value["remark"] = remark.into();
+    }
+    value
 }
 
 /// A maintenance window that was added or deleted, with its text. Without a namespace it is about all.

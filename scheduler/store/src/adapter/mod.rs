@@ -33,6 +33,8 @@ pub mod repeated_trigger;
 pub mod report_batch;
 pub mod run_list;
 pub mod run_numbers;
+pub mod script_bodies;
+pub mod scripts;
 pub mod snapshot;
 pub mod store_id;
 pub mod timeline;

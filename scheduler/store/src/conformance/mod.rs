@@ -32,6 +32,7 @@ pub mod quotas;
 pub mod random_calls;
 pub mod record_lists;
 pub mod reports;
+pub mod scripts;
 pub mod sessions;
 pub mod stopped_jobs;
 pub mod triggers;
@@ -61,6 +62,9 @@ macro_rules! store_conformance {
             fire_rules: calendars_are_kept_in_versions, jobs_keep_their_calendars, excluded_fire_times_are_accounted_for,
                 a_change_accounts_for_excluded_fire_times, a_change_withdraws_runs_ahead_at_every_node, a_window_stops_the_jobs_in_its_scope,
                 a_deleted_window_lets_jobs_fire_again, a_changed_time_zone_replans_its_jobs;
+            scripts: scripts_are_kept_in_versions, scripts_belong_to_one_namespace, a_save_reaches_the_jobs_that_follow, a_save_reaches_every_node,
+                an_edit_changes_the_script_of_a_job, the_last_versions_are_kept, a_script_that_jobs_use_is_not_deleted,
+                changes_of_scripts_are_in_the_audit_log;
             claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,
                 dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, unreadable_runs_are_left_to_other_nodes, unreadable_reclaimed_attempts_are_left_to_other_nodes, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
@@ -174,6 +178,7 @@ mod tests {
             include_str!("dead_letters.rs"),
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
+            include_str!("scripts.rs"),
             include_str!("sessions.rs"),
             include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),

@@ -66,8 +66,8 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         &f,
         node,
         "handler",
-        "what the job runs ({ shell = … }, { command = … }, { http = … } or { native = … })",
-        handler::read,
+        "what the job runs ({ shell = … }, { command = … }, { http = … }, { native = … } or { script = … })",
+        |r, n, p| handler::read(r, n, p, &namespace),
     );
     let spec = JobSpec {
         name: name.clone().or_else(|| placeholder(&namespace))?,

@@ -59,6 +59,10 @@ fn short_forms_mean_their_long_forms() {
         ),
         (r#"{"retry": 3}"#, r#"{"retry": {"max": 3}}"#),
         (
+            r#"{"handler": {"script": "a", "version": 2}}"#,
+            r#"{"handler": {"script": {"name": "a", "version": 2}}}"#,
+        ),
+        (
             r#"{"route": {"sharded": 2}}"#,
             r#"{"route": {"sharded": ["", ""]}}"#,
         ),
@@ -346,11 +350,35 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"handler": {"shell": "a", "http": "http://a"}}"#,
-        r#"job "j": handler: shell and http together given; exactly one of shell, command, http, native is expected"#,
+        r#"job "j": handler: shell and http together given; exactly one of shell, command, http, native, script is expected"#,
     ),
     (
         r#"{"handler": {"bash": "a"}}"#,
-        r#"job "j": handler.bash: unknown key; expected one of shell, command, http, native"#,
+        r#"job "j": handler.bash: unknown key; expected one of shell, command, http, native, script, version"#,
+    ),
+    (
+        r#"{"handler": {"script": "a/b"}}"#,
+        r#"job "j": handler.script: "a/b" given; a name without '/' is expected. The field `namespace` has the namespace of the job, its group and its parents"#,
+    ),
+    (
+        r#"{"handler": {"script": "a", "version": 0}}"#,
+        r#"job "j": handler.version: 0 is out of range 1–4294967295"#,
+    ),
+    (
+        r#"{"handler": {"script": {"name": "a"}, "version": 2}}"#,
+        r#"job "j": handler.version: given beside a table; `version` is expected in that table"#,
+    ),
+    (
+        r#"{"handler": {"shell": "a", "version": 2}}"#,
+        r#"job "j": handler.version: given beside shell; only a script has versions"#,
+    ),
+    (
+        r#"{"handler": {"script": {"version": 2}}}"#,
+        r#"job "j": handler.script.name: missing; the name of a script is expected"#,
+    ),
+    (
+        r#"{"handler": {"script": {"name": "a", "text": "x"}}}"#,
+        r#"job "j": handler.script.text: unknown key; expected one of name, version, env, clear_env, cwd, stdin, run_as"#,
     ),
     (
         r#"{"handler": {"shell": " "}}"#,
@@ -645,4 +673,51 @@ fn a_definition_that_leaves_its_namespace_is_not_written() {
     spec.group = "team-b/g".parse().expect("a name");
     assert!(!spec.stays_in_its_namespace());
     assert!(serde_json::to_value(&spec).is_err());
+}
+
+#[test]
+fn a_file_defines_scripts_beside_jobs() {
+    let root = node(
+        r#"{"script": [{"name": "backup", "language": "python3", "text": "print(1)", "remark": "first"},
+                       {"name": "backup", "namespace": "team", "language": "sh", "text": "true"}],
+            "job": [{"name": "j", "schedule": {"every": "10s"}, "handler": {"script": "backup", "version": 1}}]}"#,
+    );
+    let found = file(&root, &Namespace::default()).unwrap();
+    let names: Vec<&str> = found.scripts.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["backup", "team/backup"]);
+    let script = &found.scripts[0];
+    assert_eq!(
+        (script.text.as_str(), script.remark.as_str()),
+        ("print(1)", "first")
+    );
+    assert_eq!(
+        found.jobs[0].script(),
+        Some(("backup".parse().unwrap(), Some(1)))
+    );
+    let written = serde_json::to_value(script).unwrap();
+    let read = super::script(&written.into(), &Namespace::default());
+    assert_eq!(read.as_ref(), Ok(script));
+}
+
+#[test]
+fn wrong_scripts_are_refused_with_their_place() {
+    let long = "x".repeat(crate::script::MAX_SCRIPT_BYTES + 1);
+    let whole = |fields: &str| format!(r#"{{"script": [{{"name": "a", {fields}}}]}}"#);
+    for (text, expected) in [
+        (r#"{"script": {}}"#.to_owned(), "script: a table of 0 given; a list of scripts is expected ([[script]] in TOML)"),
+        (whole(r#""language": "sh""#), "script[0].text: missing; the script's text is expected"),
+        (whole(r#""language": "sh", "text": " ""#), "script[0].text: an empty text given; a script is expected"),
+        (whole(r#""language": "perl", "text": "x""#), r#"script[0].language: unknown language "perl" (sh, bash, python3, node, php, pwsh)"#),
+        (whole(r#""text": "x""#), "script[0].language: missing; the program that runs it"),
+        (whole(&format!(r#""language": "sh", "text": "{long}""#)), "script[0].text: "),
+        (whole(r#""language": "sh", "text": "x", "shell": "/bin/sh""#), "script[0].shell: unknown key"),
+        (
+            r#"{"script": [{"name": "a", "language": "sh", "text": "x"}, {"name": "a", "language": "sh", "text": "y"}]}"#.to_owned(),
+            r#"script[1].name: "a" is given twice in this file; each script needs a name of its own"#,
+        ),
+    ] {
+        let problems = file(&node(&text), &Namespace::default()).expect_err("is refused");
+        let first = problems[0].to_string();
+        assert!(first.starts_with(expected), "{first}");
+    }
 }
