@@ -54,7 +54,7 @@ described! {
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition GivenCalendar WindowDefinition Change AuditValue ChangeMessage LogMessage
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.

@@ -5,6 +5,7 @@ use utoipa::openapi::OpenApi;
 
 use super::refusals;
 use crate::openapi;
+use crate::query::MAX_VALUES;
 
 /// The document as JSON. Keys are sorted, so the same annotations always give the same text.
 pub(super) fn document(annotations: &OpenApi) -> Value {
@@ -106,7 +107,11 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         .into_iter()
         .flatten()
     {
-        refuse_null(&mut parameter["schema"]);
+        let schema = &mut parameter["schema"];
+        refuse_null(schema);
+        if schema["type"] == "array" {
+            schema["maxItems"] = MAX_VALUES.into();
+        }
     }
     let body = operation.get_mut("requestBody");
     let content = body.and_then(|body| body.get_mut("content"));

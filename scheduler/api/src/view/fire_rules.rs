@@ -18,7 +18,7 @@ pub struct CalendarView {
     /// Counts its changes, from 1.
     pub version: i64,
     /// Its definition, which an apply accepts.
-    #[schema(value_type = openapi::CalendarDefinition)]
+    #[schema(value_type = openapi::GivenCalendar)]
     pub definition: CalendarSpec,
     /// The jobs that use it.
     #[schema(value_type = Vec<openapi::GivenName>)]
