@@ -191,7 +191,7 @@ fn named(
                 name.local()
             );
             let errors = vec![FieldProblem::new("name", message)];
-            return Err(Problem::malformed_fields(errors));
+            return Err(Problem::unfit_fields(errors));
         }
     }
     definition.insert("name".to_owned(), name.local().into());

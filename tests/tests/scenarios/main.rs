@@ -8,6 +8,7 @@ mod forged_reports;
 mod forged_triggers;
 mod frozen_worker;
 mod full_disk;
+mod generated_requests;
 mod group_lanes;
 mod hostile_requests;
 mod lost_broker_queues;

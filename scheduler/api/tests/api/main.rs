@@ -2,6 +2,7 @@
 
 mod access;
 mod access_in_namespaces;
+mod access_table;
 mod audit;
 mod behaviour;
 mod busy_store;
@@ -23,6 +24,8 @@ mod namespaces;
 mod never_fires;
 mod openapi;
 mod openapi_answers;
+mod openapi_fire_rules;
+mod openapi_parameters;
 mod openapi_requests;
 mod openid;
 mod openid_provider;
