@@ -7,7 +7,7 @@ use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::audit::AuditCommand;
-use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune};
+use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune, RunPruneArgs};
 use crate::calendar::args::CalendarCommand;
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;
@@ -28,6 +28,7 @@ use crate::migrate::MigrateArgs;
 use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
+use crate::retention::RetentionCommand;
 use crate::watch::WatchArgs;
 use crate::window::WindowCommand;
 use crate::worker_key::args::WorkerKeyCommand;
@@ -61,7 +62,7 @@ pub(crate) enum Command {
     Window(WindowCommand),
     /// Run a job now
     Trigger(TriggerArgs),
-    /// List, show and cancel runs; read their logs
+    /// List, show, cancel and prune runs; read their logs
     #[command(subcommand)]
     Run(RunCommand),
     /// Say why a run or a job does not run now
@@ -85,6 +86,9 @@ pub(crate) enum Command {
     /// List namespaces; show and set their quotas
     #[command(subcommand)]
     Namespace(NamespaceCommand),
+    /// Show and set how long, and how many, runs are kept
+    #[command(subcommand)]
+    Retention(RetentionCommand),
     /// Show who changed what
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -280,6 +284,8 @@ pub(crate) enum RunCommand {
     Logs(LogsArgs),
     /// Cancel a run, whatever its state
     Cancel(RunArg),
+    /// Delete the ended runs that a filter selects, with their logs
+    Prune(Box<RunPruneArgs>),
 }
 
 /// `cueline run list`

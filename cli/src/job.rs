@@ -19,7 +19,7 @@ use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
-use crate::{calendar, job_history, jobdiff, jobfile, watch};
+use crate::{calendar, job_history, jobdiff, jobfile, retention, watch};
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
@@ -414,6 +414,7 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));
     }
+    lines.push(("kept", retention::of_job(api, name).await?));
     if !spec.description.is_empty() {
         lines.insert(1, ("about", human::one_line(&spec.description, 100)));
     }

@@ -47,6 +47,7 @@ mod progress;
 mod prompt;
 mod queue;
 mod redacted;
+mod retention;
 mod run;
 mod scheduler;
 mod secret_file;
@@ -214,6 +215,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Queue(command) => queue::run(&api()?, out, command).await,
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Namespace(command) => namespace::run(&in_no_namespace(api)?, out, command).await,
+        Command::Retention(command) => retention::run(&api()?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(command) => import::run(&cli.server, out, &command).await,
         Command::Cron(command) => cron::run(out, command),

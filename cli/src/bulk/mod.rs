@@ -6,6 +6,7 @@
 
 mod jobs;
 mod prune;
+mod prune_runs;
 mod request;
 mod runs;
 mod tally;
@@ -22,6 +23,7 @@ use crate::prompt;
 
 pub(crate) use jobs::export;
 pub(crate) use prune::Prune;
+pub(crate) use prune_runs::{RunPruneArgs, run as prune_runs};
 
 /// The most jobs or runs of one command.
 const MAX_SELECTED: u32 = 100_000;

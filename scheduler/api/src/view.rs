@@ -7,6 +7,7 @@ mod explain;
 mod fire_rules;
 mod forecast;
 mod namespaces;
+mod retention;
 mod worker_keys;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,10 @@ pub use fire_rules::{
 };
 pub use forecast::{Collision, Forecast, ForecastMinute, GroupForecast};
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
+pub use retention::{
+    GroupRetentionView, JobRetention, KeptBy, KeptFor, KeptRuns, PrunedRuns, PrunedRunsOfJob,
+    RetentionPage,
+};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
 };

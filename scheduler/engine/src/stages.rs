@@ -62,6 +62,7 @@ use crate::pipeline::manual_trigger::ManualTrigger;
 use crate::pipeline::outstanding_attempts::RefreshOutstanding;
 use crate::pipeline::prepare::Prepare;
 use crate::pipeline::publish::Publish;
+use crate::pipeline::room::RoomQueue;
 use crate::pipeline::trigger_requests::TriggerRequests;
 use crate::pipeline::trigger_writer::{TriggerSigner, TriggerWriter};
 use crate::pipeline::unroutable_runs::UnroutableRuns;
@@ -237,7 +238,7 @@ impl Parts {
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), router: router,
+                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), room: self.room(o), router: router,
                 earlier_runs: self.earlier_runs(), triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
@@ -283,7 +284,9 @@ impl Parts {
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
             time_zones: hand!(self => TimeZones { store; noted: None }),
-            retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
+            retention: hand!(self => Retention { store, audit;
+                runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms, letters_kept_ms: o.dead_letter_retention_ms, swept_to: None
+            }),
         }
     }
 
@@ -336,6 +339,10 @@ impl Parts {
         hand!(self => GroupLanes {
             store, clock, claims, registry, counters, claim; max_held: o.max_unroutable, following: HashMap::new()
         })
+    }
+
+    fn room(&self, o: &EngineOptions) -> RoomQueue {
+        hand!(self => RoomQueue { store, clock, claims, registry, claim; max_held: o.max_unroutable })
     }
 
     fn failover(&self, o: &EngineOptions) -> Failover {

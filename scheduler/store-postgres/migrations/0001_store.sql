@@ -19,7 +19,12 @@ CREATE TABLE job (
     group_name     text    NOT NULL,
     definition     text    NOT NULL,
     -- False once retention has deleted the versions of a deleted job, so that it looks for them only once.
-    keeps_versions boolean NOT NULL DEFAULT true
+    keeps_versions boolean NOT NULL DEFAULT true,
+    -- Its retention. NULL is what its group or the server says.
+    keep_age_ms     bigint,
+    keep_runs       bigint,
+    keep_logs_ms    bigint,
+    keep_outputs_ms bigint
 );
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
@@ -28,6 +33,8 @@ CREATE INDEX job_group ON job (group_name, name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
+CREATE INDEX job_retention_rule ON job (keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    WHERE coalesce(keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms) IS NOT NULL;
 
 -- One row for each job that is not deleted. Its row lock is the lock of the job. A transaction takes it first if it
 -- changes the definition, the next fire time, or what follows from runs of the job. It locks rows of run_live after it.
@@ -50,6 +57,21 @@ CREATE TABLE job_due (
 
 CREATE INDEX job_due_next ON job_due (next_fire_at, job_id) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay AND enabled AND next_fire_at IS NULL;
+
+-- The retention of groups.
+CREATE TABLE group_retention (
+    group_name text   COLLATE "C" PRIMARY KEY,
+    age_ms     bigint,
+    runs       bigint,
+    logs_ms    bigint,
+    outputs_ms bigint
+);
+
+-- The last fire time of each job whose run was deleted. Job 0 is for all jobs.
+CREATE TABLE pruned_until (
+    job_id  bigint PRIMARY KEY,
+    fire_at bigint NOT NULL
+);
 
 -- The lower part of run ids; the upper part is the day. The sequence restarts after 10^10 runs, long after that day is
 -- over.

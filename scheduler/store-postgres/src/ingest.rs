@@ -24,6 +24,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use crate::columns::{column, id_range, state_code, to_i32};
 use crate::end_runs::end_runs;
 use crate::error::Result;
+use crate::partitions::{Day, share_old_days};
 use crate::{PgStore, follow_ups, log_lines};
 
 /// The last subquery is for deleted jobs only, and is not executed for others.
@@ -137,6 +138,8 @@ impl PgStore {
     ) -> Result<Option<IngestSummary>> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
+        let days = reports.iter().map(|r| Day::of_run(r.attempt.run.0));
+        share_old_days(&mut tx, &days.collect(), now).await?;
         let Some(Snapshots { mut runs, locked }) = read_snapshots(&mut tx, reports, lock).await?
         else {
             return Ok(None);

@@ -12,10 +12,12 @@ use crate::columns::{column, job_ids};
 use crate::error::Result;
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition)
-    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition
-    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[]) WITH ORDINALITY
-        e (name, group_name, startup, max_attempt_ms, definition, position)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition, e.age_ms, e.runs, e.logs_ms, e.outputs_ms
+    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[], $7::bigint[], $8::bigint[], $9::bigint[],
+        $10::bigint[]) WITH ORDINALITY
+        e (name, group_name, startup, max_attempt_ms, definition, age_ms, runs, logs_ms, outputs_ms, position)
     ORDER BY e.position
     RETURNING id, name";
 
@@ -31,9 +33,11 @@ const UPDATE: &str = "
         max_attempt_ms = CASE WHEN e.max_attempt_ms IS NOT NULL
                 AND (job.max_attempt_ms IS NULL OR e.max_attempt_ms < job.max_attempt_ms)
                 AND EXISTS (SELECT FROM run_live l WHERE l.job_id = job.id AND l.state IN (1, 2, 3))
-            THEN job.max_attempt_ms ELSE e.max_attempt_ms END
-    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[])
-        e (id, version, group_name, startup, max_attempt_ms, definition)
+            THEN job.max_attempt_ms ELSE e.max_attempt_ms END,
+        keep_age_ms = e.age_ms, keep_runs = e.runs, keep_logs_ms = e.logs_ms, keep_outputs_ms = e.outputs_ms
+    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
+        $9::bigint[], $10::bigint[])
+        e (id, version, group_name, startup, max_attempt_ms, definition, age_ms, runs, logs_ms, outputs_ms)
     WHERE job.id = e.id";
 
 const UPDATE_DUE: &str = "
@@ -98,6 +102,10 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.max_attempt_ms))
             .bind(column(&jobs, |j| j.definition.as_str()))
             .bind(now.as_millis())
+            .bind(column(&jobs, |j| j.kept.0))
+            .bind(column(&jobs, |j| j.kept.1))
+            .bind(column(&jobs, |j| j.kept.2))
+            .bind(column(&jobs, |j| j.kept.3))
             .fetch_all(&mut *conn)
             .await?;
         for (id, name) in rows {
@@ -148,6 +156,10 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.startup))
             .bind(column(&jobs, |j| j.max_attempt_ms))
             .bind(column(&jobs, |j| j.definition.as_str()))
+            .bind(column(&jobs, |j| j.kept.0))
+            .bind(column(&jobs, |j| j.kept.1))
+            .bind(column(&jobs, |j| j.kept.2))
+            .bind(column(&jobs, |j| j.kept.3))
             .execute(&mut *conn)
             .await?;
     }

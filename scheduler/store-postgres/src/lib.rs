@@ -45,6 +45,8 @@ mod options;
 mod partitions;
 #[cfg(test)]
 mod query_plan_tests;
+mod retention;
+mod rewrite_day;
 mod run_list;
 mod runs;
 mod schema;

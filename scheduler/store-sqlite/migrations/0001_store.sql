@@ -18,7 +18,12 @@ CREATE TABLE job (
     max_attempt_ms INTEGER,
     definition     TEXT    NOT NULL,
     -- 0 once retention has deleted the versions of a deleted job, so that it looks for them only once.
-    keeps_versions INTEGER NOT NULL DEFAULT 1
+    keeps_versions INTEGER NOT NULL DEFAULT 1,
+    -- Its retention. NULL is what its group or the server says.
+    keep_age_ms     INTEGER,
+    keep_runs       INTEGER,
+    keep_logs_ms    INTEGER,
+    keep_outputs_ms INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
@@ -27,6 +32,8 @@ CREATE INDEX job_group ON job (group_name, name);
 CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions = 1;
 CREATE INDEX job_startup ON job (id) WHERE startup = 1 AND deleted_at IS NULL;
+CREATE INDEX job_retention_rule ON job (keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    WHERE coalesce(keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms) IS NOT NULL;
 
 -- One row for each job that is not deleted.
 CREATE TABLE job_due (
@@ -45,6 +52,21 @@ CREATE TABLE job_due (
 
 CREATE INDEX job_due_next ON job_due (next_fire_at) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay = 1 AND enabled = 1 AND next_fire_at IS NULL;
+
+-- The retention of groups.
+CREATE TABLE group_retention (
+    group_name TEXT    PRIMARY KEY,
+    age_ms     INTEGER,
+    runs       INTEGER,
+    logs_ms    INTEGER,
+    outputs_ms INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- The last fire time of each job whose run was deleted. Job 0 is for all jobs.
+CREATE TABLE pruned_until (
+    job_id  INTEGER PRIMARY KEY,
+    fire_at INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE run (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,

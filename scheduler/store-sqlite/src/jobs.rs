@@ -21,7 +21,9 @@ use crate::namespaces::check_quotas;
 use crate::{SqliteStore, audit, waiting_runs};
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
     RETURNING id";
 
 const INSERT_DUE: &str = "
@@ -33,7 +35,8 @@ const UPDATE: &str = "
     UPDATE job SET version = ?2, group_name = ?3, startup = ?4, definition = ?6,
         max_attempt_ms = CASE WHEN ?5 IS NOT NULL AND (max_attempt_ms IS NULL OR ?5 < max_attempt_ms)
                 AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
-            THEN max_attempt_ms ELSE ?5 END
+            THEN max_attempt_ms ELSE ?5 END,
+        keep_age_ms = ?7, keep_runs = ?8, keep_logs_ms = ?9, keep_outputs_ms = ?10
     WHERE id = ?1";
 
 const UPDATE_DUE: &str = "
@@ -307,6 +310,10 @@ async fn create(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .fetch_one(&mut *conn)
         .await?;
     sqlx::query(INSERT_DUE)
@@ -337,6 +344,10 @@ async fn update(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .execute(&mut *conn)
         .await?;
     sqlx::query(UPDATE_DUE)

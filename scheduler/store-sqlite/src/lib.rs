@@ -37,6 +37,7 @@ mod nodes;
 mod oldest_queued;
 #[cfg(test)]
 mod query_plan_tests;
+mod retention;
 mod run_list;
 mod run_times;
 mod runs;

@@ -55,6 +55,7 @@ mod node;
 mod port;
 mod precondition;
 mod report;
+mod retention;
 mod run;
 mod worker_keys;
 
@@ -100,6 +101,10 @@ pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};
+pub use retention::{
+    ExpireRequest, Expired, GroupRetention, MAX_GROUP_RULES, MAX_PRUNED_AT_ONCE, PruneRequest,
+    Pruned, PrunedOfJob, RetentionStore,
+};
 pub use run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine, TimelineEntry};
 pub use worker_keys::{
     EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,

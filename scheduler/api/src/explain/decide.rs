@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cueline_model::{Block, ExecutorName, Job, RunKind, RunState, Schedule, Timestamp};
+use cueline_model::{Block, ExecutorName, Job, Route, RunKind, RunState, Schedule, Timestamp};
 use cueline_store::{Executor, JobVersion, Run, TimelineEntry};
 
 use super::reason::{Obstacle, Reason};
@@ -134,7 +134,16 @@ fn scheduled(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry]) -> Reas
         .iter()
         .map(|executor| (name(executor), obstacle(executor, &handler, snapshot.now)))
         .collect();
-    if obstacles.iter().any(|(_, obstacle)| obstacle.is_none()) {
+    let free = obstacles.iter().filter(|(_, obstacle)| obstacle.is_none());
+    let able = free.count() as u64;
+    if able > 0 && job.spec.route == Route::Any {
+        return Reason::NoRoom {
+            group: job.spec.group.clone(),
+            executors: able,
+            for_ms,
+        };
+    }
+    if able > 0 {
         return Reason::NotDispatched { for_ms };
     }
     let is_fire = run.attempt == 1 && run.kind != RunKind::Child;

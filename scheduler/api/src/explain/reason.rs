@@ -58,6 +58,12 @@ pub(super) enum Reason {
     },
     /// It is due, executors are there, and no scheduler has dispatched it.
     NotDispatched { for_ms: u64 },
+    /// It is due, and all executors that could take it run as many handlers as they may.
+    NoRoom {
+        group: GroupName,
+        executors: u64,
+        for_ms: u64,
+    },
     /// Its trigger is being published.
     Dispatching { executor: Option<ExecutorName> },
     /// Runs of the same lane are at work.
@@ -116,6 +122,7 @@ impl Reason {
             Self::NoExecutor { .. } => "no_executor",
             Self::ExecutorUnavailable { .. } => "executor_unavailable",
             Self::NotDispatched { .. } => "not_dispatched",
+            Self::NoRoom { .. } => "no_room",
             Self::Dispatching { .. } => "dispatching",
             Self::LaneBusy { .. } => "lane_busy",
             Self::ExecutorFull { .. } => "executor_full",
@@ -178,6 +185,15 @@ impl Reason {
             Self::NotDispatched { for_ms } => format!(
                 "due for {}; executors are alive, and no scheduler has dispatched it yet",
                 took(*for_ms)
+            ),
+            Self::NoRoom {
+                group,
+                executors,
+                for_ms,
+            } => format!(
+                "due for {}; the {executors} executors of group {} that can run it are full, and the first one with room gets it",
+                took(*for_ms),
+                group.local()
             ),
             Self::Dispatching { executor } => {
                 format!(
@@ -252,6 +268,9 @@ impl Reason {
                 format!("cueline executor list --name {executor}")
             }
             Self::LaneBusy { .. } => format!("cueline run list --job {job} --state running"),
+            Self::NoRoom { group, .. } => {
+                format!("cueline executor list --group {}", group.local())
+            }
             Self::NotDispatched { .. } => "cueline doctor".to_owned(),
             Self::Queued { .. } | Self::Dispatching { .. } => "cueline queue list".to_owned(),
             Self::Paused { .. } => format!("cueline job history {job}"),

@@ -211,6 +211,19 @@ const RUNS: &[Case] = &[
     ),
     (
         RunState::Scheduled,
+        |s, _| {
+            let job = s
+                .job
+                .as_mut()
+                .and_then(Arc::get_mut)
+                .expect("the only owner");
+            job.spec.route = cueline_model::Route::Any;
+        },
+        "no_room",
+        &["due for 5 s", "the 1 executors of group", "are full"],
+    ),
+    (
+        RunState::Scheduled,
         |_, _| {},
         "not_dispatched",
         &["due for 5 s", "no scheduler has dispatched it"],

@@ -74,6 +74,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "fence": {"description": "Left out for `stop`.", "enum": ["stop", "keep"]},
       "dispatch_deadline": {"$ref": "#/components/schemas/Duration"},
       "priority": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 9},
+      "retention": {"description": "Left out if it has none of its own.", "$ref": "#/components/schemas/RetentionRule"},
       "handler": {"$ref": "#/components/schemas/Handler"},
       "params": {"$ref": "#/components/schemas/Text"},
       "after": {"$ref": "#/components/schemas/GivenAfter"},
@@ -177,7 +178,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "fire_at": {"$ref": "#/components/schemas/Instant"},
       "run": {"type": ["integer", "null"], "format": "int64"},
       "shard": {"type": ["integer", "null"], "format": "int32", "minimum": 0},
-      "state": {"anyOf": [{"$ref": "#/components/schemas/RunState"}, {"type": "null"}]}
+      "state": {"anyOf": [{"$ref": "#/components/schemas/RunState"}, {"type": "null"}]},
+      "pruned": {"description": "Whether there is no run any more because runs of this time were deleted; left out if not.", "type": "boolean"}
     }
   },
   "Triggered": {

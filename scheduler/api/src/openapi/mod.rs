@@ -38,7 +38,7 @@ described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
     LoginName Grant ProviderValue ProviderParameters LastEvent LastLine EventKinds
-    EntityTags AnyEntityTag IdempotencyKeyHeader
+    EntityTags AnyEntityTag IdempotencyKeyHeader Duration
 }
 // Parameters of lists.
 described! {
@@ -50,6 +50,7 @@ described! {
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
+    RetentionRule RunSelection
 }
 // Answers with types of other crates.
 described! {

@@ -160,6 +160,16 @@ pub(super) const SCHEMAS: &str = r##"{
     },
     "examples": [{"name": "deployment", "grants": [{"namespace": "team-a", "role": "author"}], "valid": "30d"}]
   },
+  "RunSelection": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["runs"],
+    "properties": {
+      "runs": {"description": "The ids of the runs.", "type": "array", "maxItems": 500, "items": {"$ref": "#/components/schemas/RunNumber"}},
+      "all_namespaces": {"description": "Whether they may be of any namespace; `false` by default.", "type": ["boolean", "null"]}
+    },
+    "examples": [{"runs": [41, 42]}]
+  },
   "NewEnrolmentToken": {
     "type": "object",
     "additionalProperties": false,

@@ -6,21 +6,23 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use cueline_model::schedule::zones::ZoneDigest;
 use cueline_model::{
-    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, Heartbeat, Job,
-    JobId, JobName, JobSpec, Namespace, RunId, StoreId, Timestamp, WindowSpec,
+    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, GroupName,
+    Heartbeat, Job, JobId, JobName, JobSpec, Namespace, Retention, RunId, StoreId, Timestamp,
+    WindowSpec,
 };
 use cueline_store::{
     Accounts, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter,
     BegunDispatch, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
-    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FireRuleStore,
-    FiredRuns, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
-    JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login,
-    NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter,
-    NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
-    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
-    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
-    StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine,
-    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
+    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, ExpireRequest, Expired,
+    FireDueRequest, FireRuleStore, FiredRuns, GroupRetention, IngestSummary, JobAttempt, JobBrief,
+    JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun,
+    LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken,
+    NewAuditEntry, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId,
+    OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal,
+    PruneRequest, Pruned, QuotaLoad, Quotas, RegisteredNode, RetentionStore, Revision, RunCursor,
+    RunDetail, RunFilter, RunList, SecretHash, Store, StoreError, StoreStats, StoredApiToken,
+    StoredCalendar, StoredEnrolmentToken, StoredLogLine, StoredUser, TriggerOutcome,
+    TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {
@@ -120,6 +122,19 @@ impl Audit for BusyStore {
         self.inner.job_versions(job, order, after, limit).await
     }
 }
+
+macro_rules! forward_retention {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl RetentionStore for BusyStore {
+            $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                self.inner.$method($($arg),*).await
+            })*
+        }
+    };
+}
+
+cueline_store::with_retention_methods!(forward_retention);
 
 #[async_trait]
 impl FireRuleStore for BusyStore {

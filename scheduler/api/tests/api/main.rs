@@ -33,6 +33,7 @@ mod quotas;
 mod raw;
 mod refusals;
 mod repeated;
+mod retention;
 mod server;
 mod tls;
 mod worker_keys;

@@ -4,7 +4,7 @@ use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
     cancel, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs, lanes,
-    log_lines, maintenance, new_runs, runs, trigger, waiting_runs,
+    log_lines, new_runs, retention, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
@@ -325,8 +325,37 @@ async fn retention_uses_indexes() {
     let s = fixture().await;
     let (_, _, high) = s.some();
     let (first, end) = Day::of_run(high).ids();
-    s.check(maintenance::EXPIRED, "run_270305_pkey", |q| {
+    s.check(retention::EXPIRED, "run_270305_pkey", |q| {
         q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
+    })
+    .await;
+    for index in ["run_270305_pkey", "job_pkey", "run_log_270305_pkey"] {
+        s.check(retention::EXPIRED_BY_RULES, index, |q| {
+            q.bind(first)
+                .bind(end)
+                .bind(50_i64)
+                .bind(1_i64)
+                .bind(first)
+                .bind(START_MS)
+        })
+        .await;
+    }
+    for index in ["run_270305_pkey", "job_pkey"] {
+        s.check(drop_day::CHECK_WINDOW_BY_RULES, index, |q| {
+            q.bind(first)
+                .bind(end)
+                .bind(1_i64)
+                .bind(50_i64)
+                .bind(START_MS)
+        })
+        .await;
+    }
+    s.check(retention::TO_PRUNE, "run_270305_pkey", |q| {
+        q.bind(vec![high])
+            .bind(high)
+            .bind(high)
+            .bind(first)
+            .bind(end)
     })
     .await;
     s.check(drop_day::CHECK_WINDOW, "run_270305_pkey", |q| {

@@ -2,8 +2,8 @@
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
 use cueline_model::{
-    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId,
-    RunState, StoreId, Timestamp,
+    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, Retention,
+    RunId, RunState, StoreId, Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -249,6 +249,41 @@ pub fn window_changed(
         before,
         after,
         ..entry(by, action, id.to_string())
+    }
+}
+
+/// Runs of a job that were deleted by hand, in ascending order.
+pub fn runs_pruned(by: &Actor, job: &JobName, group: &GroupName, runs: &[i64]) -> NewAuditEntry {
+    let range = match (runs.iter().min(), runs.iter().max()) {
+        (Some(first), Some(last)) if first != last => {
+            format!("{} runs, from run {first} to run {last}", runs.len())
+        }
+        (Some(only), _) => format!("run {only}"),
+        (None, _) => String::new(),
+    };
+    NewAuditEntry {
+        detail: range,
+        ..entry_in_group(by, "run.prune", group, job.as_str())
+    }
+}
+
+/// The retention of a group that was set, changed or deleted.
+pub fn retention_changed(
+    by: &Actor,
+    group: &GroupName,
+    before: Option<&Retention>,
+    after: Option<&Retention>,
+) -> NewAuditEntry {
+    let action = if after.is_some() {
+        "retention.set"
+    } else {
+        "retention.delete"
+    };
+    let value = |rule: &Retention| json!(rule).to_string();
+    NewAuditEntry {
+        before: before.map(value),
+        after: after.map(value),
+        ..entry_in_group(by, action, group, group.as_str())
     }
 }
 

@@ -31,6 +31,7 @@ pub mod queries;
 pub mod quotas;
 pub mod repeated_trigger;
 pub mod report_batch;
+pub mod retention;
 pub mod run_list;
 pub mod run_numbers;
 pub mod snapshot;

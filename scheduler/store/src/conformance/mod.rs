@@ -32,6 +32,7 @@ pub mod quotas;
 pub mod random_calls;
 pub mod record_lists;
 pub mod reports;
+pub mod retention;
 pub mod sessions;
 pub mod stopped_jobs;
 pub mod triggers;
@@ -126,6 +127,9 @@ macro_rules! store_conformance {
                 runs_of_an_older_day_are_new_runs, changed_runs_are_those_in_another_state_or_attempt, deleted_runs_are_named, live_runs_are_listed_newest_first,
                 each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
+            retention: a_job_has_an_age_of_its_own, a_group_says_what_its_jobs_leave_open, a_number_of_runs_is_kept,
+                logs_and_outputs_expire_before_their_run, a_sweep_goes_on_where_it_stopped, a_key_outlives_runs_that_are_deleted_early,
+                the_ledger_names_deleted_runs, ended_runs_are_pruned, rules_of_groups_are_kept, old_dead_letters_are_deleted;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
             preconditions: one_of_several_editors_of_a_job_wins, one_of_several_changes_of_a_job_wins, a_refused_change_of_a_job_leaves_nothing,
                 a_job_that_is_created_again_has_another_revision, applied_jobs_have_their_versions, one_of_two_editors_of_a_user_wins,

@@ -11,6 +11,7 @@ mod handler;
 mod job;
 mod policy;
 mod reader;
+mod retention;
 mod route;
 mod schedule;
 
@@ -20,6 +21,7 @@ use std::fmt;
 use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::name::Namespace;
+use crate::retention::Retention;
 use reader::Reader;
 
 /// A value and the line it was written on.
@@ -132,6 +134,17 @@ pub fn window(node: &Node, namespace: &Namespace) -> Result<WindowSpec, Vec<Prob
     let mut reader = Reader::default();
     let spec = exclusion::window(&mut reader, node, namespace);
     reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads a retention rule.
+///
+/// # Errors
+///
+/// All problems.
+pub fn retention(node: &Node) -> Result<Retention, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let rule = retention::read(&mut reader, node, "");
+    reader.finish().and(rule.ok_or_else(Vec::new))
 }
 
 /// What a job file defines.
