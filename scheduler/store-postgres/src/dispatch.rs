@@ -17,6 +17,7 @@ use crate::columns::{attempt_columns, column, id_range, to_i32};
 use crate::database::WriteTx;
 use crate::end_runs::end_runs;
 use crate::error::Result;
+use crate::lanes::Look;
 use crate::{PgStore, follow_ups, nodes};
 
 /// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
@@ -133,7 +134,9 @@ impl PgStore {
             });
         }
         let before = {
-            let facts = self.lane_facts(node, requests, &groups).await?;
+            let facts = self
+                .lane_facts(Look::BeforeMarks, node, requests, &groups)
+                .await?;
             before_mark(requests, &groups, &facts)
         };
         let mut waits = before.waits;
@@ -170,7 +173,9 @@ impl PgStore {
         let lost = if groups.is_empty() || marked.is_empty() {
             Vec::new()
         } else {
-            let facts = self.lane_facts(node, requests, groups).await?;
+            let facts = self
+                .lane_facts(Look::AfterMarks, node, requests, groups)
+                .await?;
             after_mark(requests, groups, &facts, |run: RunId| {
                 marked.contains(&run.0)
             })

@@ -139,12 +139,14 @@ async fn lanes_use_the_index_of_live_runs_by_job() {
     let analyzed = fixture().await;
     let (new, ..) = loaded(JOBS).await;
     for s in [analyzed, new] {
-        let text = s.plan_of_all(lanes::FACTS, 9).await;
-        for part in ["run_live_job", "Index Cond: (job_id = g.job_id)"] {
-            assert!(text.contains(part), "no {part} in {text}");
-        }
-        for bad in ["Seq Scan", "Hash Join", "Merge Join"] {
-            assert!(!text.contains(bad), "{bad} in {text}");
+        for (sql, parameters) in [(lanes::CONTESTED, 11), (lanes::FACTS, 9)] {
+            let text = s.plan_of_all(sql, parameters).await;
+            for part in ["run_live_job", "Index Cond: (job_id = g.job_id)"] {
+                assert!(text.contains(part), "no {part} in {text}");
+            }
+            for bad in ["Seq Scan", "Hash Join", "Merge Join"] {
+                assert!(!text.contains(bad), "{bad} in {text}");
+            }
         }
         let (ids, ..) = s.some();
         let ones = vec![1_i32; ids.len()];

@@ -44,6 +44,15 @@ pub struct LaneGroup<'a> {
     members: Vec<usize>,
     /// The place of the first of them.
     pub first: LanePosition,
+    /// The place of the last of them.
+    pub last: LanePosition,
+}
+
+impl LaneGroup<'_> {
+    /// Whether the lane has a number of places, at any executors, instead of one holder.
+    pub fn has_places(&self) -> bool {
+        self.slots.is_some()
+    }
 }
 
 /// What the store knows of the lane of a group, apart from the requests of the batch that are `scheduled`.
@@ -105,6 +114,7 @@ pub fn lane_groups(requests: &[DispatchRequest]) -> Vec<LaneGroup<'_>> {
                 slots: place.slots,
                 members: Vec::new(),
                 first: position(request, place),
+                last: position(request, place),
             });
         group.until = group.until.max(place.due_at);
         group.slots = group.slots.min(place.slots);
@@ -114,11 +124,12 @@ pub fn lane_groups(requests: &[DispatchRequest]) -> Vec<LaneGroup<'_>> {
     for group in &mut groups {
         let place_of = |index: &usize| requests.get(*index).map(member_position);
         group.members.sort_by_key(place_of);
-        group.first = group
-            .members
-            .first()
-            .and_then(place_of)
-            .unwrap_or(group.first);
+        let places = (group.members.first(), group.members.last());
+        if let (Some(first), Some(last)) =
+            (places.0.and_then(place_of), places.1.and_then(place_of))
+        {
+            (group.first, group.last) = (first, last);
+        }
     }
     groups
 }
