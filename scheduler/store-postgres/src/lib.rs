@@ -11,6 +11,7 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod cancel;
 mod changes;
 mod claim;
@@ -56,6 +57,7 @@ mod url;
 mod waiting_runs;
 #[cfg(test)]
 mod waits_tests;
+mod windows;
 mod worker_keys;
 
 use std::sync::Arc;

@@ -11,6 +11,7 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod cancel;
 mod changes;
 mod claim;
@@ -48,6 +49,7 @@ mod trigger;
 mod waiting_runs;
 #[cfg(test)]
 mod waits_tests;
+mod windows;
 mod worker_keys;
 
 use std::path::Path;

@@ -9,6 +9,7 @@ use cueline_model::{
 };
 
 use crate::audit::Audit;
+use crate::backfill::BackfillStore;
 use crate::changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, NewRuns, RunCursor,
 };
@@ -52,7 +53,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
 #[async_trait]
-pub trait Store: Audit + Namespaces + FireRuleStore {
+pub trait Store: Audit + Namespaces + FireRuleStore + BackfillStore {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).

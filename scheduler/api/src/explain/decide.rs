@@ -137,7 +137,8 @@ fn scheduled(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry]) -> Reas
     if obstacles.iter().any(|(_, obstacle)| obstacle.is_none()) {
         return Reason::NotDispatched { for_ms };
     }
-    let is_fire = run.attempt == 1 && run.kind != RunKind::Child;
+    let is_late = matches!(run.kind, RunKind::Child | RunKind::Backfill);
+    let is_fire = run.attempt == 1 && !is_late;
     let since = if is_fire { run.fire_at } else { run.due_at };
     Reason::NoExecutor {
         group: job.spec.group.clone(),

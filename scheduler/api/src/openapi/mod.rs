@@ -50,11 +50,12 @@ described! {
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
+    NewPause NewBackfill
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
+    BackfillState ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.

@@ -3,6 +3,7 @@
 mod access;
 mod access_in_namespaces;
 mod audit;
+mod backfills;
 mod behaviour;
 mod busy_store;
 mod calendars;
@@ -26,6 +27,7 @@ mod openapi_answers;
 mod openapi_requests;
 mod openid;
 mod openid_provider;
+mod pauses;
 mod quotas;
 mod raw;
 mod refusals;

@@ -187,7 +187,7 @@ impl TriggerWriter {
             session,
             rebuild_after: self.signer.rebuild_after(now),
             due_at: run.due_at,
-            priority: spec.priority,
+            priority: run.priority(),
             message,
         };
         WrittenTrigger { trigger, pending }

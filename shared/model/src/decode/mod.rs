@@ -20,6 +20,7 @@ use std::fmt;
 use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::name::Namespace;
+use crate::time::Timestamp;
 use reader::Reader;
 
 /// A value and the line it was written on.
@@ -131,6 +132,21 @@ pub fn calendar(node: &Node, namespace: &Namespace) -> Result<CalendarSpec, Vec<
 pub fn window(node: &Node, namespace: &Namespace) -> Result<WindowSpec, Vec<Problem>> {
     let mut reader = Reader::default();
     let spec = exclusion::window(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads one pause, which begins at `now`. Its owner is left to the caller.
+///
+/// # Errors
+///
+/// All problems.
+pub fn pause(
+    node: &Node,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Result<WindowSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = exclusion::pause(&mut reader, node, namespace, now);
     reader.finish().and(spec.ok_or_else(Vec::new))
 }
 

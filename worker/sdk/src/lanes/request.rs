@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use cueline_model::{Block, JobId, RunId, StoreId, Timestamp};
+use cueline_model::{Block, JobId, RunId, RunKind, StoreId, Timestamp};
 use cueline_protocol::Trigger;
 
 use crate::context::StopReason;
@@ -38,17 +38,20 @@ pub(crate) struct LaneRequest {
     pub(crate) backlog: u32,
     pub(crate) priority: u8,
     pub(crate) fire_at: Timestamp,
+    /// Runs of a backfill join at the end of their lane: they are in no hurry, and their fire times are of the past.
+    pub(crate) is_backfill: bool,
 }
 
 impl LaneRequest {
     /// Tells which of two first attempts was published first.
     pub(super) fn age(&self) -> RequestAge {
-        let is_first = self.key.attempt == 1;
+        let is_first = self.key.attempt == 1 && !self.is_backfill;
         is_first.then_some((self.fire_at, self.key.run.run))
     }
 
     pub(crate) fn of(trigger: &Trigger) -> Self {
         let job = &trigger.job;
+        let is_backfill = trigger.kind == RunKind::Backfill;
         Self {
             key: AttemptKey::of(trigger),
             lane: LaneKey {
@@ -59,8 +62,9 @@ impl LaneRequest {
             version: job.version,
             block: job.block,
             backlog: job.backlog,
-            priority: job.priority,
+            priority: if is_backfill { 0 } else { job.priority },
             fire_at: trigger.fire_at,
+            is_backfill,
         }
     }
 }

@@ -36,6 +36,7 @@ fn request(run: i64, job: i64, block: Block) -> LaneRequest {
         backlog: 1_000,
         priority: 5,
         fire_at: Timestamp::from_millis(run),
+        is_backfill: false,
     }
 }
 
