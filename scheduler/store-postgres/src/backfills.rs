@@ -69,6 +69,8 @@ const JOB: &str = "
 
 const ACTIVE_OF_JOB: &str = "SELECT id, state FROM backfill WHERE job_id = $1 AND state < 2";
 
+const ID_OF_ACTIVE: &str = "SELECT id FROM backfill WHERE job_id = $1 AND state < 2";
+
 const COUNT_ACTIVE: &str = "SELECT count(*) FROM backfill WHERE state < 2";
 
 const INSERT: &str = "
@@ -316,6 +318,18 @@ impl PgStore {
             (id, job)
         };
         Ok(locked.into_iter().map(job).collect())
+    }
+}
+
+/// The backfill of a job that has not ended.
+pub(crate) async fn active_of_job(conn: &mut PgConnection, job: i64) -> Result<Option<Backfill>> {
+    let active: Option<(i64,)> = sqlx::query_as(ID_OF_ACTIVE)
+        .bind(job)
+        .fetch_optional(&mut *conn)
+        .await?;
+    match active {
+        Some((id,)) => Ok(Some(read(conn, id).await?.backfill()?)),
+        None => Ok(None),
     }
 }
 

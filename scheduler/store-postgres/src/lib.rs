@@ -49,6 +49,7 @@ mod query_plan_tests;
 mod run_list;
 mod runs;
 mod schema;
+mod situations;
 mod store;
 mod store_id;
 mod summaries;

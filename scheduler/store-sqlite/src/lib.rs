@@ -42,6 +42,7 @@ mod run_list;
 mod run_times;
 mod runs;
 mod schema;
+mod situations;
 mod store;
 mod store_id;
 mod summaries;

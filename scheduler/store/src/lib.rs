@@ -57,6 +57,7 @@ mod port;
 mod precondition;
 mod report;
 mod run;
+mod situation;
 mod worker_keys;
 
 pub use accounts::{
@@ -107,6 +108,9 @@ pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};
 pub use run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine, TimelineEntry};
+pub use situation::{
+    MAX_SITUATION_RUNS, MAX_SITUATION_VERSIONS, Situation, Situations, Subject, waiting_run,
+};
 pub use worker_keys::{
     EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,

@@ -28,6 +28,7 @@ use crate::node::{NodeId, RegisteredNode};
 use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine};
+use crate::situation::Situations;
 use crate::worker_keys::{
     EnrolOutcome, NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState,
     WorkerKeysPage,
@@ -53,7 +54,7 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
 #[async_trait]
-pub trait Store: Audit + Namespaces + FireRuleStore + BackfillStore {
+pub trait Store: Audit + Namespaces + FireRuleStore + BackfillStore + Situations {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).

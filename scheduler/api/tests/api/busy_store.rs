@@ -19,10 +19,10 @@ use cueline_store::{
     NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewBackfill,
     NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
     OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
-    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
-    StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine,
-    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WindowReplan, WorkerKeyState,
-    WorkerKeysPage,
+    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Situation,
+    Situations, Store, StoreError, StoreStats, StoredApiToken, StoredCalendar,
+    StoredEnrolmentToken, StoredLogLine, StoredUser, Subject, TriggerOutcome, TriggerRequest,
+    UserChange, UserId, WindowReplan, WorkerKeyState, WorkerKeysPage,
 };
 
 fn another() -> Actor {
@@ -179,6 +179,13 @@ impl FireRuleStore for BusyStore {
 
     async fn note_zones(&self, zones: &[ZoneDigest]) -> Result<u64, StoreError> {
         self.inner.note_zones(zones).await
+    }
+}
+
+#[async_trait]
+impl Situations for BusyStore {
+    async fn situation(&self, subject: Subject<'_>) -> Result<Situation, StoreError> {
+        self.inner.situation(subject).await
     }
 }
 

@@ -35,6 +35,7 @@ pub mod random_calls;
 pub mod record_lists;
 pub mod reports;
 pub mod sessions;
+pub mod situations;
 pub mod stopped_jobs;
 pub mod triggers;
 pub mod worker_keys;
@@ -65,6 +66,7 @@ macro_rules! store_conformance {
                 a_deleted_window_lets_jobs_fire_again, a_changed_time_zone_replans_its_jobs;
             backfills: a_backfill_runs_each_fire_time_once, a_backfill_outlives_its_node, a_backfill_is_paused_resumed_and_cancelled,
                 a_backfill_waits_for_its_job, a_backfill_joins_at_the_end_of_the_lane;
+            situations: a_situation_is_complete;
             pauses: a_pause_ends_waiting_runs_of_its_jobs, a_pause_lets_nothing_follow, a_paused_job_is_not_retried,
                 plans_that_change_in_parts_lose_no_fire_time, another_node_finishes_a_pause, a_paused_fixed_delay_job_goes_on,
                 a_pause_does_not_resume_what_was_paused_alone;
@@ -183,6 +185,7 @@ mod tests {
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
             include_str!("sessions.rs"),
+            include_str!("situations.rs"),
             include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
