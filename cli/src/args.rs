@@ -8,6 +8,7 @@ use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::audit::AuditCommand;
 use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune, RunPruneArgs};
+use crate::backfill::BackfillCommand;
 use crate::calendar::args::CalendarCommand;
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;
@@ -29,6 +30,7 @@ use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
 use crate::retention::RetentionCommand;
+use crate::pause::{PauseArgs, ResumeArgs};
 use crate::watch::WatchArgs;
 use crate::window::WindowCommand;
 use crate::worker_key::args::WorkerKeyCommand;
@@ -60,6 +62,13 @@ pub(crate) enum Command {
     /// Add, list and delete maintenance windows, in which jobs do not fire
     #[command(subcommand)]
     Window(WindowCommand),
+    /// Pause all jobs, a group, or jobs with a label, for a time or until they are resumed
+    Pause(Box<PauseArgs>),
+    /// End pauses of several jobs
+    Resume(ResumeArgs),
+    /// Run a job for the fire times of a past window; list, show, pause, resume and cancel such backfills
+    #[command(subcommand)]
+    Backfill(BackfillCommand),
     /// Run a job now
     Trigger(TriggerArgs),
     /// List, show, cancel and prune runs; read their logs
@@ -304,7 +313,7 @@ pub(crate) struct RunListArgs {
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
     /// Only runs that this has created; may be given several times
-    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup"])]
+    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup", "backfill"])]
     pub(crate) kinds: Vec<String>,
     /// Only runs of executors with this name; may be given several times
     #[arg(long = "executor", value_name = "EXECUTOR")]

@@ -7,6 +7,7 @@ mod accounts;
 mod adapters;
 mod args;
 mod audit;
+mod backfill;
 #[cfg(feature = "bench")]
 mod bench;
 mod bulk;
@@ -43,6 +44,7 @@ mod migrate;
 mod namespace;
 mod namespaces;
 mod output;
+mod pause;
 mod progress;
 mod prompt;
 mod queue;
@@ -205,6 +207,9 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Job(command) => job::run(&api()?, out, command).await,
         Command::Calendar(command) => calendar::run(&api()?, out, command).await,
         Command::Window(command) => window::run(&api()?, out, command).await,
+        Command::Backfill(command) => backfill::run(&api()?, out, command).await,
+        Command::Pause(args) => pause::pause(&api()?, out, &args).await,
+        Command::Resume(args) => pause::resume(&api()?, out, &args).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Bulk(command) => bulk::run(&api()?, out, command).await,

@@ -7,6 +7,7 @@ mod access;
 mod accounts;
 mod apply;
 mod audit;
+mod backfills;
 mod body;
 mod calendars;
 mod dead_letters;
@@ -27,6 +28,7 @@ mod never_fires;
 mod openapi;
 pub mod openid;
 mod path;
+mod pauses;
 mod preconditions;
 mod preview;
 mod problem;
@@ -223,6 +225,23 @@ pub fn router(state: ApiState) -> Router {
         )
         .route("/windows", get(windows::list).post(windows::add))
         .route("/windows/{id}", delete(windows::delete))
+        .route("/backfills", get(backfills::list))
+        .route(
+            "/jobs/{name}/backfills",
+            get(backfills::of_job).post(backfills::start),
+        )
+        .route("/jobs/{name}/backfills/{id}", get(backfills::show))
+        .route("/jobs/{name}/backfills/{id}/pause", post(backfills::pause))
+        .route(
+            "/jobs/{name}/backfills/{id}/resume",
+            post(backfills::resume),
+        )
+        .route(
+            "/jobs/{name}/backfills/{id}/cancel",
+            post(backfills::cancel),
+        )
+        .route("/pauses", get(pauses::list).post(pauses::start))
+        .route("/pauses/{id}", delete(pauses::end))
         .route("/forecast", get(forecast::show))
         .route("/runs", get(runs::list))
         .route("/runs/prune", post(retention::prune))

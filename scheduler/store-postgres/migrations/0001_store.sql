@@ -51,7 +51,9 @@ CREATE TABLE job_due (
     -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
     rules        bigint  NOT NULL DEFAULT 0,
     -- The first excluded fire time without a run. Until next_fire_at, all fire times without a run are excluded.
-    excluded_from bigint
+    excluded_from bigint,
+    -- When the last pause of the job's scope ends. Until then only manual runs of it are dispatched.
+    paused_until bigint
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
@@ -261,9 +263,46 @@ CREATE TABLE calendar (
 );
 
 CREATE TABLE maintenance_window (
-    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    definition text   NOT NULL
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    definition   text   NOT NULL,
+    -- When a person ended it. The row is kept until all its jobs have their new plans.
+    ended_at     bigint,
+    -- When it was added or ended.
+    changed_at   bigint NOT NULL,
+    -- The last job that has its new plan; NULL once all have.
+    replan_after bigint,
+    -- When the last jobs got theirs.
+    replanned_at bigint NOT NULL
 );
+
+-- Runs for the fire times of past windows, which are created a few at a time.
+CREATE TABLE backfill (
+    id               bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id           bigint   NOT NULL,
+    -- That of the job at the start: its schedule names the fire times.
+    definition       text     NOT NULL,
+    from_at          bigint   NOT NULL,
+    to_at            bigint   NOT NULL,
+    parallel         integer  NOT NULL,
+    include_excluded boolean  NOT NULL,
+    -- Codes of BackfillState: from 2 on it has ended.
+    state            smallint NOT NULL DEFAULT 0,
+    total            bigint   NOT NULL,
+    -- Fire times that have their runs. It also numbers them for their fire keys.
+    fires            bigint   NOT NULL DEFAULT 0,
+    excluded         bigint   NOT NULL DEFAULT 0,
+    -- The last fire time that was looked at.
+    cursor_at        bigint,
+    started_at       bigint   NOT NULL,
+    started_by       text     NOT NULL,
+    changed_at       bigint,
+    changed_by       text,
+    ended_at         bigint,
+    message          text
+);
+
+CREATE UNIQUE INDEX backfill_active ON backfill (job_id) WHERE state < 2;
+CREATE INDEX backfill_of_job ON backfill (job_id, id);
 
 -- One row. It counts the changes of calendars and windows.
 CREATE TABLE fire_rules (revision bigint NOT NULL);

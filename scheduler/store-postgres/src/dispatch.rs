@@ -69,7 +69,7 @@ pub(crate) const END_RELEASED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.maybe_published
         AND (l.cancel_requested
-            OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1)))",
+            OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled AND coalesce(d.paused_until <= $4, true) OR l.kind = 1)))",
     ends: "CASE WHEN l.cancel_requested OR l.attempt > 1 THEN 15 ELSE 18 END::smallint AS end_state, l.started_at AS began_at,
         $4::bigint AS end_at, l.exit_status AS status, CASE WHEN l.cancel_requested
             THEN coalesce(l.message, 'cancelled before it was published') ELSE $5::text END AS reason, NULL::text AS result",
@@ -93,11 +93,13 @@ const JOBS_OF_QUEUED: &str = "
 pub(crate) const END_STOPPED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 2
-        AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1))",
+        AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled AND coalesce(d.paused_until <= $3, true) OR l.kind = 1))",
     ends: "15::smallint AS end_state, l.started_at AS began_at, $3::bigint AS end_at, l.exit_status AS status, $4::text AS reason,
         NULL::text AS result",
     within: "AND run.id BETWEEN $5 AND $6",
-    then: "INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT id, $3, attempt, 'cancel', $4 FROM done"
+    then: ", events AS (INSERT INTO run_event (run_id, at, attempt, event, detail)
+            SELECT id, $3, attempt, 'cancel', $4 FROM gone)
+        SELECT job_id FROM done"
 );
 
 pub(crate) const RECLAIM: &str = "
@@ -375,15 +377,17 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await?;
         follow_ups::lock_jobs(&mut tx, jobs).await?;
-        sqlx::query(END_STOPPED)
+        let ended: Vec<i64> = sqlx::query_scalar(END_STOPPED)
             .bind(&ids)
             .bind(&numbers)
             .bind(now.as_millis())
             .bind(STOPPED_MEANWHILE)
             .bind(low)
             .bind(high)
-            .execute(&mut *tx)
+            .fetch_all(&mut *tx)
             .await?;
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
+        self.schedule_fixed_delays(&mut tx, &ended).await?;
         let reclaimed: Vec<i64> = sqlx::query_scalar(RECLAIM)
             .bind(ids)
             .bind(numbers)

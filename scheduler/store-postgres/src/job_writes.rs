@@ -22,10 +22,10 @@ const INSERT: &str = "
     RETURNING id, name";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
-    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[])
-        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)
+    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules, e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])
+        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -42,14 +42,16 @@ const UPDATE: &str = "
 
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay,
-        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[])
-        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
+        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules, paused_until = e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
+        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)
     WHERE job_due.job_id = e.id";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5 WHERE job_id = $1";
+    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5,
+        paused_until = $6
+    WHERE job_id = $1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = $1";
 
 /// It finds parents by name, so it is executed once all applied jobs exist.
@@ -120,6 +122,7 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.group))
             .bind(column(&jobs, |j| j.due.excluded_from))
             .bind(column(&jobs, |j| j.due.rules))
+            .bind(column(&jobs, |j| j.due.paused_until))
             .execute(&mut *conn)
             .await?;
     }
@@ -147,6 +150,7 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.group))
             .bind(column(&jobs, |j| j.due.excluded_from))
             .bind(column(&jobs, |j| j.due.rules))
+            .bind(column(&jobs, |j| j.due.paused_until))
             .execute(&mut *conn)
             .await?;
         sqlx::query(UPDATE)
@@ -179,6 +183,7 @@ pub(crate) async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;

@@ -27,7 +27,7 @@ pub(crate) const CONTESTED: &str = "
             SELECT FROM run_live l WHERE l.job_id = g.job_id AND l.shard_index = g.shard_index AND CASE
                 WHEN l.state = 0 THEN NOT $10 AND NOT l.cancel_requested
                     AND l.due_at <= greatest(g.until, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
-                    AND (CASE WHEN l.retries + l.reruns = 0 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
+                    AND (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
                     AND ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
                 WHEN g.has_places THEN NOT $10 OR ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
                 ELSE l.executor <> g.executor OR l.published_group IS NOT NULL
@@ -58,7 +58,7 @@ pub(crate) const FACTS: &str = "
             FROM (
                 SELECT l.id, l.state, l.executor, l.claimed_by, l.published_group IS NOT NULL AS moved,
                     l.executor <> g.executor OR l.published_group IS NOT NULL AS elsewhere,
-                    ARRAY[CASE WHEN l.retries = 0 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
+                    ARRAY[CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
                     l.state = 0 AND l.due_at <= greatest(g.until, coalesce($8, (extract(epoch FROM now()) * 1000)::bigint))
                         AND NOT l.cancel_requested
                         AND ($6::bigint[])[width_bucket(l.id, $6::bigint[])] IS DISTINCT FROM l.id AS waits

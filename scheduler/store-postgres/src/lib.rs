@@ -11,6 +11,7 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod cancel;
 mod changes;
 mod claim;
@@ -50,6 +51,7 @@ mod rewrite_day;
 mod run_list;
 mod runs;
 mod schema;
+mod situations;
 mod store;
 mod store_id;
 mod summaries;
@@ -58,6 +60,7 @@ mod url;
 mod waiting_runs;
 #[cfg(test)]
 mod waits_tests;
+mod windows;
 mod worker_keys;
 
 use std::sync::Arc;

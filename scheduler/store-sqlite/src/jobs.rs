@@ -27,8 +27,8 @@ const INSERT: &str = "
     RETURNING id";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules)
-    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules, paused_until)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -40,12 +40,15 @@ const UPDATE: &str = "
     WHERE id = ?1";
 
 const UPDATE_DUE: &str = "
-    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7
+    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7,
+        paused_until = ?8
     WHERE job_id = ?1";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5 WHERE job_id = ?1";
+    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5,
+        paused_until = ?6
+    WHERE job_id = ?1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = ?1";
 
 /// It finds parents by name, so it is executed once all applied jobs exist.
@@ -290,6 +293,7 @@ async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
@@ -323,6 +327,7 @@ async fn create(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(JobId(id))
@@ -358,6 +363,7 @@ async fn update(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(())

@@ -11,6 +11,7 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod cancel;
 mod changes;
 mod claim;
@@ -42,6 +43,7 @@ mod run_list;
 mod run_times;
 mod runs;
 mod schema;
+mod situations;
 mod store;
 mod store_id;
 mod summaries;
@@ -49,6 +51,7 @@ mod trigger;
 mod waiting_runs;
 #[cfg(test)]
 mod waits_tests;
+mod windows;
 mod worker_keys;
 
 use std::path::Path;

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod attempt;
+pub mod backfill;
 pub mod conclude;
 pub mod crontab;
 pub mod decode;

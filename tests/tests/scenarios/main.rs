@@ -1,5 +1,6 @@
 //! Scenarios: the real programs on real servers, seen from outside.
 
+mod backfills;
 mod bulk;
 mod calendars;
 mod crontab_import;
@@ -16,6 +17,7 @@ mod lost_state_directory;
 mod namespaces;
 mod openid_login;
 mod partitioned_broker;
+mod pauses;
 mod process_guard;
 mod quartz_import;
 mod routes;

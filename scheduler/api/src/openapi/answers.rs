@@ -92,7 +92,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "version": {"description": "Counts edits, pauses and resumes, from 1.", "type": "integer", "format": "int64", "minimum": 1},
       "next_fire": {"description": "The next fire time; `null` without one, or when the job is paused.", "anyOf": [{"$ref": "#/components/schemas/Instant"}, {"type": "null"}]},
       "last": {"description": "The newest run that has started or ended.", "anyOf": [{"$ref": "#/components/schemas/Run"}, {"type": "null"}]},
-      "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"}
+      "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"},
+      "pause": {"description": "The pause that it is in the scope of; absent without one. It is not about a job that is paused alone.", "$ref": "#/components/schemas/PausedBy"}
     }
   },
   "Shard": {
@@ -105,7 +106,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "item": {"description": "The item of the shard, if it has one.", "type": "string"}
     }
   },
-  "RunKind": {"description": "What created a run.", "enum": ["schedule", "manual", "child", "startup"]},
+  "RunKind": {"description": "What created a run.", "enum": ["schedule", "manual", "child", "startup", "backfill"]},
   "Run": {
     "description": "A run. Times, executor and exit status belong to its present or last attempt.",
     "type": "object",

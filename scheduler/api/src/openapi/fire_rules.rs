@@ -126,6 +126,40 @@ pub(super) const SCHEMAS: &str = r##"{
     "maxLength": 1024,
     "anyOf": [{"pattern": "^[\\x01-\\x7f]*$"}, {"pattern": "^[^\\x00]{0,256}$"}]
   },
+  "NewPause": {
+    "description": "At least one of `all`, `all_namespaces`, `group` and `labels` says what is paused. The jobs of the namespace, or of all namespaces, are paused that have the group and all the labels.",
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["reason"],
+    "properties": {
+      "all": {"description": "All jobs of the namespace; `false` by default.", "type": ["boolean", "null"]},
+      "all_namespaces": {"description": "The jobs of all namespaces; `false` by default, and not with `group`.", "type": ["boolean", "null"]},
+      "group": {"description": "Only jobs of this group.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
+      "labels": {"description": "Only jobs with these labels.", "anyOf": [{"$ref": "#/components/schemas/Labels"}, {"type": "null"}]},
+      "reason": {"description": "Why, for people.", "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00]*\\S[^\\x00]*$"},
+      "until": {"description": "When it ends by itself, after now.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "for": {"description": "How long it lasts, at least 1s, instead of `until`.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]}
+    },
+    "examples": [
+      {"group": "billing", "for": "2h", "reason": "the ledger is being repaired"},
+      {"all": true, "reason": "incident 4711"}
+    ]
+  },
+  "NewBackfill": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["from", "to"],
+    "properties": {
+      "from": {"description": "The first instant of the window.", "$ref": "#/components/schemas/DefinitionInstant"},
+      "to": {"description": "The first instant after it, not in the future.", "$ref": "#/components/schemas/DefinitionInstant"},
+      "parallel": {"description": "How many fire times may be at work at once; 1 by default.", "type": ["integer", "null"], "minimum": 1, "maximum": 100},
+      "include_excluded": {"description": "Also fire times that calendars and maintenance windows exclude; `false` by default.", "type": ["boolean", "null"]},
+      "dry_run": {"description": "Only count; `false` by default.", "type": ["boolean", "null"]},
+      "expected_fires": {"description": "The number of fire times that was counted before.", "type": ["integer", "null"], "minimum": 0, "maximum": 9223372036854775807}
+    },
+    "examples": [{"from": "2027-01-01T00:00:00Z", "to": "2027-02-01T00:00:00Z", "parallel": 4, "dry_run": true}]
+  },
+  "BackfillState": {"description": "What a backfill does.", "enum": ["running", "paused", "finished", "cancelled"]},
   "WindowDefinition": {
     "description": "A maintenance window: its scope, its time, `reason` and `owner`.",
     "type": "object",

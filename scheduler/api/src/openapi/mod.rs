@@ -51,11 +51,12 @@ described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
     RetentionRule RunSelection
+    NewPause NewBackfill
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition GivenCalendar WindowDefinition Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition GivenCalendar WindowDefinition Change AuditValue ChangeMessage LogMessage BackfillState
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.

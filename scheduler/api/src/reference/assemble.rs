@@ -47,6 +47,8 @@ fn tags() -> Value {
         { "name": "jobs", "description": "Definitions of jobs, their fire times, and triggers." },
         { "name": "calendars", "description": "Calendars, which exclude fire times of jobs." },
         { "name": "windows", "description": "Maintenance windows, in which jobs do not fire." },
+        { "name": "pauses", "description": "Pauses of all jobs, of a namespace, of a group, or of jobs with labels." },
+        { "name": "backfills", "description": "Runs for the fire times of past windows." },
         { "name": "runs", "description": "Runs of jobs, with their logs." },
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },

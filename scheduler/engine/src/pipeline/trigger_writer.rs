@@ -189,7 +189,7 @@ impl TriggerWriter {
             rebuild_after: self.signer.rebuild_after(now),
             due_at: run.due_at,
             order_at: order_at(run, now),
-            priority: spec.priority,
+            priority: run.priority(),
             message,
         };
         WrittenTrigger { trigger, pending }

@@ -23,6 +23,7 @@ mod late_publish;
 mod lease_times;
 mod misfire;
 mod node_loss;
+mod pauses;
 mod quotas;
 mod random_faults;
 mod reconcile;

@@ -277,7 +277,7 @@ async fn follow_ups_use_their_indexes() {
     })
     .await;
     s.check(follow_ups::CHILDREN, "job_children", |q| {
-        q.bind(vec![1_i64, 2])
+        q.bind(vec![1_i64, 2]).bind(START_MS)
     })
     .await;
     s.check(trigger::RUNS_OF_REQUEST, "run_270305_fire", |q| {
@@ -304,7 +304,7 @@ async fn follow_ups_use_their_indexes() {
     .await;
     let text = s
         .plan(waiting_runs::END, |q| {
-            q.bind(vec![1_i64]).bind(now).bind("x")
+            q.bind(vec![1_i64]).bind(now).bind("x").bind(i64::MAX)
         })
         .await;
     assert!(

@@ -6,6 +6,7 @@
 pub mod accounts;
 pub mod audit;
 pub mod audit_query;
+pub mod backfills;
 pub mod claimed;
 pub mod clock;
 pub mod convert;
@@ -38,4 +39,5 @@ pub mod snapshot;
 pub mod store_id;
 pub mod timeline;
 pub mod transition;
+pub mod windows;
 pub mod worker_keys;

@@ -7,6 +7,7 @@ mod account_steps;
 pub mod accounts;
 pub mod api_tokens;
 pub mod audit;
+pub mod backfills;
 pub mod cancel;
 pub mod changes;
 pub mod claims;
@@ -26,6 +27,7 @@ pub mod logs;
 pub mod maintenance;
 pub mod newer_rows;
 pub mod nodes;
+pub mod pauses;
 pub mod preconditions;
 pub mod queries;
 pub mod quotas;
@@ -34,6 +36,7 @@ pub mod record_lists;
 pub mod reports;
 pub mod retention;
 pub mod sessions;
+pub mod situations;
 pub mod stopped_jobs;
 pub mod triggers;
 pub mod worker_keys;
@@ -62,6 +65,12 @@ macro_rules! store_conformance {
             fire_rules: calendars_are_kept_in_versions, jobs_keep_their_calendars, excluded_fire_times_are_accounted_for,
                 a_change_accounts_for_excluded_fire_times, a_change_withdraws_runs_ahead_at_every_node, a_window_stops_the_jobs_in_its_scope,
                 a_deleted_window_lets_jobs_fire_again, a_changed_time_zone_replans_its_jobs;
+            backfills: a_backfill_runs_each_fire_time_once, a_backfill_outlives_its_node, a_backfill_is_paused_resumed_and_cancelled,
+                a_backfill_waits_for_its_job, a_backfill_joins_at_the_end_of_the_lane;
+            situations: a_situation_is_complete;
+            pauses: a_pause_ends_waiting_runs_of_its_jobs, a_pause_lets_nothing_follow, a_paused_job_is_not_retried,
+                plans_that_change_in_parts_lose_no_fire_time, another_node_finishes_a_pause, a_paused_fixed_delay_job_goes_on,
+                a_pause_does_not_resume_what_was_paused_alone;
             claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,
                 dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, unreadable_runs_are_left_to_other_nodes, unreadable_reclaimed_attempts_are_left_to_other_nodes, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
@@ -171,6 +180,7 @@ mod tests {
             include_str!("accounts.rs"),
             include_str!("api_tokens.rs"),
             include_str!("audit.rs"),
+            include_str!("backfills.rs"),
             include_str!("cancel.rs"),
             include_str!("changes.rs"),
             include_str!("claims.rs"),
@@ -179,6 +189,7 @@ mod tests {
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
             include_str!("sessions.rs"),
+            include_str!("situations.rs"),
             include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
@@ -191,6 +202,7 @@ mod tests {
             include_str!("logs.rs"),
             include_str!("newer_rows.rs"),
             include_str!("nodes.rs"),
+            include_str!("pauses.rs"),
             include_str!("preconditions.rs"),
             include_str!("queries.rs"),
             include_str!("quotas.rs"),

@@ -22,6 +22,7 @@ use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::name::Namespace;
 use crate::retention::Retention;
+use crate::time::Timestamp;
 use reader::Reader;
 
 /// A value and the line it was written on.
@@ -145,6 +146,21 @@ pub fn retention(node: &Node) -> Result<Retention, Vec<Problem>> {
     let mut reader = Reader::default();
     let rule = retention::read(&mut reader, node, "");
     reader.finish().and(rule.ok_or_else(Vec::new))
+}
+
+/// Reads one pause, which begins at `now`. Its owner is left to the caller.
+///
+/// # Errors
+///
+/// All problems.
+pub fn pause(
+    node: &Node,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Result<WindowSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = exclusion::pause(&mut reader, node, namespace, now);
+    reader.finish().and(spec.ok_or_else(Vec::new))
 }
 
 /// What a job file defines.

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use cueline_model::{Block, JobId, RunId, StoreId, Timestamp};
+use cueline_model::{Block, JobId, RunId, RunKind, StoreId, Timestamp};
 use cueline_protocol::Trigger;
 
 use crate::context::StopReason;
@@ -37,7 +37,7 @@ pub(crate) struct LaneRequest {
     pub(crate) block: Block,
     pub(crate) backlog: u32,
     pub(crate) priority: u8,
-    /// The fire time, and of a retry its due time.
+    /// The fire time. Of a retry, and of a run of a backfill, the due time.
     pub(crate) at: Timestamp,
 }
 
@@ -48,6 +48,7 @@ impl LaneRequest {
 
     pub(crate) fn of(trigger: &Trigger) -> Self {
         let job = &trigger.job;
+        let is_backfill = trigger.kind == RunKind::Backfill;
         Self {
             key: AttemptKey::of(trigger),
             lane: LaneKey {
@@ -58,7 +59,7 @@ impl LaneRequest {
             version: job.version,
             block: job.block,
             backlog: job.backlog,
-            priority: job.priority,
+            priority: if is_backfill { 0 } else { job.priority },
             at: trigger.lane_at.unwrap_or(trigger.fire_at),
         }
     }
