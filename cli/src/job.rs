@@ -19,7 +19,7 @@ use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
-use crate::{job_history, jobdiff, jobfile, prerequisites, watch};
+use crate::{job_history, jobdiff, jobfile, pause, prerequisites, retention, watch};
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
@@ -268,7 +268,7 @@ fn list(out: Out, answer: Value, namespaces: AllNamespaces) -> Result<(), Failur
             cell(human::schedule(spec), None),
             cell(
                 next_fire(job, page.now),
-                (!spec.is_enabled()).then_some(Paint::Dim),
+                (!spec.is_enabled() || job.pause.is_some()).then_some(Paint::Dim),
             ),
             cell(last, paint),
             cell(day(job), None),
@@ -287,10 +287,11 @@ fn next_fire(job: &JobView, now: Timestamp) -> String {
     if !job.job.spec.is_enabled() {
         return "paused".to_owned();
     }
-    match job.next_fire {
-        Some(at) if at <= now => "now".to_owned(),
-        Some(at) => human::relative(at, now),
-        None => "–".to_owned(),
+    match (&job.pause, job.next_fire) {
+        (Some(pause), _) => pause::short_text(pause),
+        (None, Some(at)) if at <= now => "now".to_owned(),
+        (None, Some(at)) => human::relative(at, now),
+        (None, None) => "–".to_owned(),
     }
 }
 
@@ -360,9 +361,12 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     if !spec.name.namespace().is_default() {
         lines.insert(1, ("namespace", spec.name.namespace().to_string()));
     }
+    let pause = job.pause.as_ref();
+    lines.extend(pause.map(|pause| ("paused", pause::text(pause, zone(spec)))));
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));
     }
+    lines.push(("kept", retention::of_job(api, name).await?));
     if !spec.description.is_empty() {
         lines.insert(1, ("about", human::one_line(&spec.description, 100)));
     }

@@ -95,7 +95,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatchOrNone {
             )])),
             (Some(Tags::These(_)), _) => Err(malformed(
                 name,
-                "this request takes * only, for a job that does not exist; for a version that exists, give If-Match",
+                "this request takes * only, for what does not exist yet; for a version that exists, give If-Match",
             )),
         }
     }

@@ -41,7 +41,7 @@ pub(crate) const SUCCEEDED_FIRES: &str = "
 pub(crate) const CHILDREN: &str = "
     SELECT j.parent_id, d.job_id, d.version, d.run_count
     FROM unnest($1::bigint[]) e (id) JOIN job j ON j.parent_id = e.id AND j.deleted_at IS NULL JOIN job_due d ON d.job_id = j.id
-    WHERE d.enabled ORDER BY d.job_id FOR NO KEY UPDATE OF d";
+    WHERE d.enabled AND coalesce(d.paused_until <= $2, true) ORDER BY d.job_id FOR NO KEY UPDATE OF d";
 
 /// Locks jobs until the end of the transaction.
 pub(crate) async fn lock_jobs(conn: &mut PgConnection, mut jobs: Vec<i64>) -> Result<()> {
@@ -133,6 +133,7 @@ impl PgStore {
         }
         let children: Vec<(i64, i64, i64, i64)> = sqlx::query_as(CHILDREN)
             .bind(parent_jobs(&fires))
+            .bind(now.as_millis())
             .fetch_all(&mut **tx)
             .await?;
         let children: Vec<ChildJob> = children.into_iter().map(ChildJob::from).collect();

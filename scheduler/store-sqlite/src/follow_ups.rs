@@ -35,7 +35,7 @@ pub(crate) const CHILDREN: &str = "
     SELECT json_group_array(json_array(j.parent_id, d.job_id, d.version, d.run_count))
     FROM json_each(?1) e CROSS JOIN job j ON j.parent_id = e.value AND j.deleted_at IS NULL
         CROSS JOIN job_due d ON d.job_id = j.id
-    WHERE d.enabled = 1";
+    WHERE d.enabled = 1 AND coalesce(d.paused_until <= ?2, 1)";
 
 /// Writes next fire times.
 pub(crate) async fn set_next_fires(
@@ -114,6 +114,7 @@ impl SqliteStore {
         }
         let Json(children): Json<Vec<ChildJob>> = sqlx::query_scalar(CHILDREN)
             .bind(Json(parent_jobs(&fires)))
+            .bind(now.as_millis())
             .fetch_one(&mut *conn)
             .await?;
         let versions = children.iter().map(|child| (child.id, child.version));

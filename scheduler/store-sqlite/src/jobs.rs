@@ -22,28 +22,34 @@ use crate::namespaces::check_quotas;
 use crate::{SqliteStore, audit, scripts, waiting_runs};
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
     RETURNING id";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules)
-    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules, paused_until)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
     UPDATE job SET version = ?2, group_name = ?3, startup = ?4, definition = ?6,
         max_attempt_ms = CASE WHEN ?5 IS NOT NULL AND (max_attempt_ms IS NULL OR ?5 < max_attempt_ms)
                 AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
-            THEN max_attempt_ms ELSE ?5 END
+            THEN max_attempt_ms ELSE ?5 END,
+        keep_age_ms = ?7, keep_runs = ?8, keep_logs_ms = ?9, keep_outputs_ms = ?10
     WHERE id = ?1";
 
 const UPDATE_DUE: &str = "
-    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7
+    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7,
+        paused_until = ?8
     WHERE job_id = ?1";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5 WHERE job_id = ?1";
+    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5,
+        paused_until = ?6
+    WHERE job_id = ?1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = ?1";
 
 /// It finds parents by name, so it is executed once all applied jobs exist.
@@ -292,6 +298,7 @@ async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
@@ -312,6 +319,10 @@ async fn create(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .fetch_one(&mut *conn)
         .await?;
     sqlx::query(INSERT_DUE)
@@ -321,6 +332,7 @@ async fn create(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(JobId(id))
@@ -342,6 +354,10 @@ async fn update(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .execute(&mut *conn)
         .await?;
     sqlx::query(UPDATE_DUE)
@@ -352,6 +368,7 @@ async fn update(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(())

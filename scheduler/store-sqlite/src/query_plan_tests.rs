@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     SqliteOptions, SqliteStore, accounts, audit, changes, claim, dead_letters, dispatch, executors,
-    fire_due, follow_ups, ingest, job_list, lanes, ledger, maintenance, oldest_queued, run_list,
+    fire_due, follow_ups, ingest, job_list, lanes, ledger, oldest_queued, retention, run_list,
     runs, summaries, trigger,
 };
 
@@ -32,7 +32,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 37] = [
+const HOT: [(&str, &[&str]); 39] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -91,6 +91,8 @@ const HOT: [(&str, &[&str]); 37] = [
     (run_list::FITTING, &["SEARCH r USING INTEGER PRIMARY KEY"]),
     (run_list::JOBS_OF_GROUPS, &["job_group (group_name=?)"]),
     (ledger::SKIPPED, &["run_skipped"]),
+    (retention::TO_PRUNE, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (retention::DELETE_KEYS, &["trigger_key_run (first_run<?)"]),
     (
         oldest_queued::OLDEST,
         &["run_live (state=?)", "SEARCH j USING INTEGER PRIMARY KEY"],
@@ -131,7 +133,8 @@ async fn scans_by_id_do_not_sort() {
         run_list::ALL,
         run_list::ALL_ASCENDING,
         changes::NEW,
-        maintenance::EXPIRED,
+        retention::EXPIRED,
+        retention::EXPIRED_BY_RULES,
     ] {
         let text = plan(&store, sql).await.join("\n");
         assert!(

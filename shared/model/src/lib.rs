@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod attempt;
+pub mod backfill;
 pub mod conclude;
 pub mod crontab;
 pub mod decode;
@@ -22,6 +23,7 @@ pub mod name;
 mod nearest;
 pub mod policy;
 pub mod preview;
+pub mod retention;
 pub mod route;
 pub mod run;
 pub mod schedule;
@@ -41,6 +43,7 @@ pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec};
 pub use name::{CalendarName, ExecutorName, GroupName, JobName, NameError, Namespace, ScriptName};
 pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+pub use retention::{Retention, RetentionOfJob, retention_of_job};
 pub use route::{Route, Shard, ShardPlan, expand};
 pub use run::{Outcome, OutcomeKind, RunId, RunKind, RunState};
 pub use schedule::{Dialect, DstRule, Schedule};

@@ -39,7 +39,7 @@ described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
     LoginName Grant ProviderValue ProviderParameters LastEvent LastLine EventKinds
-    EntityTags AnyEntityTag IdempotencyKeyHeader
+    EntityTags AnyEntityTag IdempotencyKeyHeader Duration
 }
 // Parameters of lists.
 described! {
@@ -52,11 +52,13 @@ described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
     ScriptsRequest ScriptReplacement ScriptRestore
+    RetentionRule RunSelection
+    NewPause NewBackfill
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Language Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition WindowDefinition Language Change AuditValue ChangeMessage LogMessage GivenCalendar BackfillState
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.

@@ -305,6 +305,7 @@ mod tests {
                 enabled: true,
                 fixed_delay: true,
                 has_children: true,
+                paused_until: None,
             }),
         }
     }

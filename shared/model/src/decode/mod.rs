@@ -11,6 +11,7 @@ mod handler;
 mod job;
 mod policy;
 mod reader;
+mod retention;
 mod route;
 mod schedule;
 mod script;
@@ -21,7 +22,9 @@ use std::fmt;
 use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::name::Namespace;
+use crate::retention::Retention;
 use crate::script::ScriptSpec;
+use crate::time::Timestamp;
 use reader::Reader;
 
 /// A value and the line it was written on.
@@ -144,6 +147,32 @@ pub fn window(node: &Node, namespace: &Namespace) -> Result<WindowSpec, Vec<Prob
 pub fn script(node: &Node, namespace: &Namespace) -> Result<ScriptSpec, Vec<Problem>> {
     let mut reader = Reader::default();
     let spec = script::read(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads a retention rule.
+///
+/// # Errors
+///
+/// All problems.
+pub fn retention(node: &Node) -> Result<Retention, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let rule = retention::read(&mut reader, node, "");
+    reader.finish().and(rule.ok_or_else(Vec::new))
+}
+
+/// Reads one pause, which begins at `now`. Its owner is left to the caller.
+///
+/// # Errors
+///
+/// All problems.
+pub fn pause(
+    node: &Node,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Result<WindowSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = exclusion::pause(&mut reader, node, namespace, now);
     reader.finish().and(spec.ok_or_else(Vec::new))
 }
 

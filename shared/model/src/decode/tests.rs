@@ -210,23 +210,19 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": "robin"}"#,
-        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": "LEAST_LOADED"}"#,
-        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": "fail_over"}"#,
-        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
-    ),
-    (
-        r#"{"route": "any"}"#,
-        r#"job "j": route: strategy "any" is not supported yet (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": 3}"#,
-        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor is expected"#,
+        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor is expected"#,
     ),
     (
         r#"{"route": "executor"}"#,
@@ -282,7 +278,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": {"any": 2}}"#,
-        r#"job "j": route.any: not supported yet"#,
+        r#"job "j": route.any: unknown key; expected one of sharded, executor"#,
     ),
     (
         r#"{"block": "fifo"}"#,
@@ -719,5 +715,45 @@ fn wrong_scripts_are_refused_with_their_place() {
         let problems = file(&node(&text), &Namespace::default()).expect_err("is refused");
         let first = problems[0].to_string();
         assert!(first.starts_with(expected), "{first}");
+    }
+}
+
+#[test]
+fn retention_is_an_age_or_a_table() {
+    let read = |fields: &str| job(&with(fields)).expect("a definition").retention;
+    let short = read(r#"{"retention": "30d"}"#);
+    assert_eq!(short, read(r#"{"retention": {"age": "30d"}}"#));
+    assert_eq!(short.age.map(|age| age.to_string()).as_deref(), Some("30d"));
+    let all = read(r#"{"retention": {"age": "30d", "runs": 100, "logs": "3d", "outputs": "30d"}}"#);
+    assert_eq!(all.runs, Some(100));
+    assert!(read("{}").is_empty());
+    for (fields, says) in [
+        (
+            r#"{"retention": 7}"#,
+            "retention: 7 given; an age such as \"30d\"",
+        ),
+        (r#"{"retention": "7"}"#, "write a number with a unit"),
+        (
+            r#"{"retention": "59s"}"#,
+            "retention: \"59s\" is too short; at least 1m is expected",
+        ),
+        (
+            r#"{"retention": {"age": "4000d"}}"#,
+            "retention.age: \"4000d\" is too long; at most 3650d",
+        ),
+        (r#"{"retention": {"runs": 0}}"#, "retention.runs: 0"),
+        (r#"{"retention": {"runs": 1000001}}"#, "1000000"),
+        (r#"{"retention": {"days": 7}}"#, "retention.days"),
+        (
+            r#"{"retention": {"age": "3d", "logs": "4d"}}"#,
+            "retention.logs: \"4d\" is longer than age (\"3d\")",
+        ),
+        (
+            r#"{"retention": {"age": "3d", "outputs": "4d"}}"#,
+            "retention.outputs",
+        ),
+    ] {
+        let found = problems(fields).join("\n");
+        assert!(found.contains(says), "{fields}: {found}");
     }
 }
