@@ -146,8 +146,26 @@ pub(crate) fn handler(handler: &HandlerSpec) -> String {
         HandlerSpec::Shell(shell) => format!("shell: {}", shell.script),
         HandlerSpec::Command(command) => format!("command: {}", command.argv.join(" ")),
         HandlerSpec::Http(http) => format!("{} {}", http.method, http.url),
+        HandlerSpec::Script(script) => match script.version {
+            Some(version) => format!("script {}, version {version}", script.name),
+            None => format!("script {}", script.name),
+        },
     };
     one_line(&text, 100)
+}
+
+/// What an executor runs, with its interpreters behind the word for scripts: `http, shell (sh, python3)`.
+pub(crate) fn capabilities(all: &[String]) -> String {
+    let of_scripts: Vec<&str> = all
+        .iter()
+        .filter_map(|one| one.strip_prefix("shell:"))
+        .collect();
+    let others = all.iter().filter(|one| !one.starts_with("shell:"));
+    let word = |one: &String| match one.as_str() {
+        "shell" if !of_scripts.is_empty() => format!("shell ({})", of_scripts.join(", ")),
+        other => other.to_owned(),
+    };
+    others.map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// The first line of a text, cut after `most` characters. An ellipsis stands for the rest.
@@ -166,7 +184,14 @@ pub(crate) fn one_line(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Timestamp, daily, one_line, relative, took};
+    use super::{Timestamp, capabilities, daily, one_line, relative, took};
+
+    #[test]
+    fn interpreters_are_shown_behind_the_word_for_scripts() {
+        let all = ["http", "native:x", "shell", "shell:sh", "shell:node"].map(str::to_owned);
+        assert_eq!(capabilities(&all), "http, native:x, shell (sh, node)");
+        assert_eq!(capabilities(&all[..3]), "http, native:x, shell");
+    }
 
     #[test]
     fn durations_read_well_at_every_size() {

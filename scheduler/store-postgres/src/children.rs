@@ -45,7 +45,7 @@ pub(crate) const ENDED_FIRES: &str = concat!(
 pub(crate) const CHILDREN: &str = "
     SELECT l.parent_id, d.job_id, d.version, d.run_count, (SELECT count(*) FROM job_parent o WHERE o.child_id = d.job_id)
     FROM unnest($1::bigint[]) e (id) JOIN job_parent l ON l.parent_id = e.id JOIN job_due d ON d.job_id = l.child_id
-    WHERE d.enabled ORDER BY d.job_id FOR NO KEY UPDATE OF d";
+    WHERE d.enabled AND coalesce(d.paused_until <= $2, true) ORDER BY d.job_id FOR NO KEY UPDATE OF d";
 
 /// How the parents of the given children stand in the given flow runs, and the children themselves. A flow run that the
 /// schedule or a start has begun has the fire of its first run, and all others have the flow run as their fire key. All
@@ -126,6 +126,7 @@ impl PgStore {
         }
         let children: Vec<(i64, i64, i64, i64, i64)> = sqlx::query_as(CHILDREN)
             .bind(parent_jobs(&fires))
+            .bind(now.as_millis())
             .fetch_all(&mut **tx)
             .await?;
         let children: Vec<ChildJob> = children.into_iter().map(ChildJob::from).collect();

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec};
 use cueline_store::adapter::convert::parse_name;
-use cueline_store::adapter::definitions::{DefinitionCache, DefinitionRow, JobsById, job_of};
+use cueline_store::adapter::definitions::{
+    DefinitionCache, DefinitionRow, JobsById, ScriptBodies, job_of,
+};
 use cueline_store::adapter::parents::{ParentLinks, StoredLink};
+use cueline_store::adapter::script_bodies::with_scripts;
 use sqlx::postgres::PgConnection;
 
-use crate::PgStore;
 use crate::columns::job_ids;
 use crate::error::Result;
+use crate::{PgStore, scripts};
 
 pub(crate) const LOAD: &str = "
     SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
@@ -43,8 +46,19 @@ impl Definitions {
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
     async fn load(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(ids).fetch_all(conn).await?;
-        Ok(self.0.insert(rows))
+        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(ids).fetch_all(&mut *conn).await?;
+        let jobs = self.0.parse(rows);
+        let with_scripts = with_scripts(&jobs);
+        if with_scripts.is_empty() {
+            return Ok(self.0.keep(jobs, &[], &ScriptBodies::new()));
+        }
+        let uses = scripts::uses(&mut *conn, &with_scripts).await?;
+        let (mut bodies, missing) = self.0.bodies(&uses);
+        if !missing.is_empty() {
+            let rows = scripts::bodies(conn, &missing).await?;
+            self.0.add_bodies(&mut bodies, rows);
+        }
+        Ok(self.0.keep(jobs, &uses, &bodies))
     }
 
     /// Forgets all definitions, because the database may issue their versions again.

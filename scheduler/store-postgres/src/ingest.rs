@@ -24,6 +24,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use crate::columns::{column, id_range, state_code, to_i32};
 use crate::end_runs::end_runs;
 use crate::error::Result;
+use crate::partitions::{Day, share_old_days};
 use crate::{PgStore, children, follow_ups, log_lines};
 
 /// The last subquery is for deleted jobs only, and is not executed for others.
@@ -31,7 +32,7 @@ macro_rules! snapshots {
     ($lock:literal) => {
         concat!(
             "SELECT l.id, l.job_id, l.kind, l.state, l.attempt, l.retries, l.reruns, l.cancel_requested,
-                d.version, d.enabled, d.fixed_delay, d.children, l.executor,
+                d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, l.executor,
                 coalesce(l.published_group, d.group_name, (SELECT j.group_name FROM job j WHERE j.id = l.job_id)) AS executor_group
             FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id WHERE l.id = ANY ($1)",
             $lock
@@ -46,6 +47,7 @@ pub(crate) const SNAPSHOTS_LOCKED: &str = snapshots!(" ORDER BY l.id FOR UPDATE 
 pub(crate) const SNAPSHOTS_OF_ENDED: &str = "
     SELECT r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, 0 AS reruns, r.cancel_requested,
         NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::smallint AS children,
+        NULL::bigint AS paused_until,
         r.executor, r.published_group AS executor_group
     FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
 
@@ -137,6 +139,8 @@ impl PgStore {
     ) -> Result<Option<IngestSummary>> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
+        let days = reports.iter().map(|r| Day::of_run(r.attempt.run.0));
+        share_old_days(&mut tx, &days.collect(), now).await?;
         let Some(Snapshots { mut runs, locked }) = read_snapshots(&mut tx, reports, lock).await?
         else {
             return Ok(None);
@@ -273,6 +277,9 @@ fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
         enabled: flag("enabled")?,
         fixed_delay: flag("fixed_delay")?,
         children: Children::from_code(i64::from(children.unwrap_or_default())),
+        paused_until: row
+            .try_get::<Option<i64>, _>("paused_until")?
+            .map(Timestamp::from_millis),
     };
     Ok(RunSnapshot {
         id: row.try_get("id")?,

@@ -12,18 +12,20 @@ use crate::columns::{column, job_ids};
 use crate::error::Result;
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition)
-    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition
-    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[]) WITH ORDINALITY
-        e (name, group_name, startup, max_attempt_ms, definition, position)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition, e.age_ms, e.runs, e.logs_ms, e.outputs_ms
+    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[], $7::bigint[], $8::bigint[], $9::bigint[],
+        $10::bigint[]) WITH ORDINALITY
+        e (name, group_name, startup, max_attempt_ms, definition, age_ms, runs, logs_ms, outputs_ms, position)
     ORDER BY e.position
     RETURNING id, name";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
-    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[])
-        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)
+    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules, e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])
+        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -31,21 +33,25 @@ const UPDATE: &str = "
         max_attempt_ms = CASE WHEN e.max_attempt_ms IS NOT NULL
                 AND (job.max_attempt_ms IS NULL OR e.max_attempt_ms < job.max_attempt_ms)
                 AND EXISTS (SELECT FROM run_live l WHERE l.job_id = job.id AND l.state IN (1, 2, 3))
-            THEN job.max_attempt_ms ELSE e.max_attempt_ms END
-    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[])
-        e (id, version, group_name, startup, max_attempt_ms, definition)
+            THEN job.max_attempt_ms ELSE e.max_attempt_ms END,
+        keep_age_ms = e.age_ms, keep_runs = e.runs, keep_logs_ms = e.logs_ms, keep_outputs_ms = e.outputs_ms
+    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
+        $9::bigint[], $10::bigint[])
+        e (id, version, group_name, startup, max_attempt_ms, definition, age_ms, runs, logs_ms, outputs_ms)
     WHERE job.id = e.id";
 
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay,
-        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[])
-        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
+        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules, paused_until = e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
+        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)
     WHERE job_due.job_id = e.id";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5 WHERE job_id = $1";
+    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5,
+        paused_until = $6
+    WHERE job_id = $1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = $1";
 
 const UNLINK: &str = "DELETE FROM job_parent WHERE child_id = ANY ($1::bigint[])";
@@ -100,6 +106,10 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.max_attempt_ms))
             .bind(column(&jobs, |j| j.definition.as_str()))
             .bind(now.as_millis())
+            .bind(column(&jobs, |j| j.kept.0))
+            .bind(column(&jobs, |j| j.kept.1))
+            .bind(column(&jobs, |j| j.kept.2))
+            .bind(column(&jobs, |j| j.kept.3))
             .fetch_all(&mut *conn)
             .await?;
         for (id, name) in rows {
@@ -114,6 +124,7 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.group))
             .bind(column(&jobs, |j| j.due.excluded_from))
             .bind(column(&jobs, |j| j.due.rules))
+            .bind(column(&jobs, |j| j.due.paused_until))
             .execute(&mut *conn)
             .await?;
     }
@@ -141,6 +152,7 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.group))
             .bind(column(&jobs, |j| j.due.excluded_from))
             .bind(column(&jobs, |j| j.due.rules))
+            .bind(column(&jobs, |j| j.due.paused_until))
             .execute(&mut *conn)
             .await?;
         sqlx::query(UPDATE)
@@ -150,6 +162,10 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.startup))
             .bind(column(&jobs, |j| j.max_attempt_ms))
             .bind(column(&jobs, |j| j.definition.as_str()))
+            .bind(column(&jobs, |j| j.kept.0))
+            .bind(column(&jobs, |j| j.kept.1))
+            .bind(column(&jobs, |j| j.kept.2))
+            .bind(column(&jobs, |j| j.kept.3))
             .execute(&mut *conn)
             .await?;
     }
@@ -169,6 +185,7 @@ pub(crate) async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;

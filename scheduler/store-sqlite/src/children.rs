@@ -34,7 +34,7 @@ pub(crate) const CHILDREN: &str = "
     SELECT json_group_array(json_array(l.parent_id, d.job_id, d.version, d.run_count,
         (SELECT count(*) FROM job_parent o WHERE o.child_id = d.job_id)))
     FROM json_each(?1) e CROSS JOIN job_parent l ON l.parent_id = e.value CROSS JOIN job_due d ON d.job_id = l.child_id
-    WHERE d.enabled = 1";
+    WHERE d.enabled = 1 AND coalesce(d.paused_until <= ?2, 1)";
 
 /// How the parents of the given children stand in the given flow runs, and the children themselves. A flow run that the
 /// schedule or a start has begun has the fire of its first run, and all others have the flow run as their fire key.
@@ -94,6 +94,7 @@ impl SqliteStore {
         }
         let Json(children): Json<Vec<ChildJob>> = sqlx::query_scalar(CHILDREN)
             .bind(Json(parent_jobs(&fires)))
+            .bind(now.as_millis())
             .fetch_one(&mut *conn)
             .await?;
         let versions = children.iter().map(|child| (child.id, child.version));

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec};
-use cueline_store::adapter::definitions::{DefinitionCache, DefinitionRow, JobsById, job_of};
+use cueline_store::adapter::definitions::{
+    DefinitionCache, DefinitionRow, JobsById, ScriptBodies, job_of,
+};
 use cueline_store::adapter::parents::{ParentLinks, StoredLink};
+use cueline_store::adapter::script_bodies::with_scripts;
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
-use crate::SqliteStore;
 use crate::error::Result;
+use crate::{SqliteStore, scripts};
 
 const LOAD: &str = "
     SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
@@ -44,8 +47,22 @@ impl Definitions {
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
     async fn load(&self, conn: &mut SqliteConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(Json(ids)).fetch_all(conn).await?;
-        Ok(self.0.insert(rows))
+        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD)
+            .bind(Json(ids))
+            .fetch_all(&mut *conn)
+            .await?;
+        let jobs = self.0.parse(rows);
+        let with_scripts = with_scripts(&jobs);
+        if with_scripts.is_empty() {
+            return Ok(self.0.keep(jobs, &[], &ScriptBodies::new()));
+        }
+        let uses = scripts::uses(&mut *conn, &with_scripts).await?;
+        let (mut bodies, missing) = self.0.bodies(&uses);
+        if !missing.is_empty() {
+            let rows = scripts::bodies(conn, &missing).await?;
+            self.0.add_bodies(&mut bodies, rows);
+        }
+        Ok(self.0.keep(jobs, &uses, &bodies))
     }
 
     /// Jobs by name. Unknown names are left out.

@@ -12,37 +12,44 @@ use cueline_store::adapter::fire_rules::{DueColumns, require_calendars};
 use cueline_store::adapter::jobs::{
     ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent, stopped_message,
 };
+use cueline_store::adapter::scripts::{ResolvedScripts, ScriptWrites};
 use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
 use crate::namespaces::check_quotas;
-use crate::{SqliteStore, audit, waiting_runs};
+use crate::{SqliteStore, audit, scripts, waiting_runs};
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
     RETURNING id";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules)
-    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules, paused_until)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
     UPDATE job SET version = ?2, group_name = ?3, startup = ?4, definition = ?6,
         max_attempt_ms = CASE WHEN ?5 IS NOT NULL AND (max_attempt_ms IS NULL OR ?5 < max_attempt_ms)
                 AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
-            THEN max_attempt_ms ELSE ?5 END
+            THEN max_attempt_ms ELSE ?5 END,
+        keep_age_ms = ?7, keep_runs = ?8, keep_logs_ms = ?9, keep_outputs_ms = ?10
     WHERE id = ?1";
 
 const UPDATE_DUE: &str = "
-    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7
+    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7,
+        paused_until = ?8
     WHERE job_id = ?1";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5 WHERE job_id = ?1";
+    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5,
+        paused_until = ?6
+    WHERE job_id = ?1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = ?1";
 
 const UNLINK: &str = "DELETE FROM job_parent WHERE child_id IN (SELECT value FROM json_each(?1))";
@@ -102,12 +109,12 @@ impl SqliteStore {
         if dry_run {
             // Without the lock for writing: the fires of other jobs do not wait for it.
             let mut snapshot = self.db.snapshot().await?;
-            let plan = self.plan(&mut snapshot, specs, conditions).await?;
+            let (plan, _) = self.plan(&mut snapshot, specs, conditions).await?;
             return Ok(plan.into_applied(&created, dry_run));
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let plan = self.plan(&mut tx, specs, conditions).await?;
+        let (plan, scripts) = self.plan(&mut tx, specs, conditions).await?;
         let rules = self.present_rules(&mut tx).await?;
         for spec in plan.new_jobs() {
             created.insert(spec.name.clone(), create(&mut tx, spec, now, &rules).await?);
@@ -119,6 +126,8 @@ impl SqliteStore {
             update(&mut tx, job, now, &rules).await?;
         }
         write_side_effects(&mut tx, &plan.side_effects(&created), now).await?;
+        let uses = ScriptWrites::new(&plan, &scripts, &created);
+        scripts::write_uses(&mut tx, &uses).await?;
         let new: Vec<i64> = created.values().map(|id| id.0).collect();
         audit::forget_versions(&mut tx, &new).await?;
         audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
@@ -127,14 +136,14 @@ impl SqliteStore {
         Ok(plan.into_applied(&created, dry_run))
     }
 
-    /// Compares definitions with the stored ones, and checks their conditions, their parents and the quotas of their
-    /// namespaces.
+    /// Compares definitions with the stored ones, and checks their conditions, their parents, their scripts and the quotas
+    /// of their namespaces.
     async fn plan(
         &self,
         conn: &mut SqliteConnection,
         specs: &[JobSpec],
         conditions: &JobPreconditions,
-    ) -> Result<ApplyPlan> {
+    ) -> Result<(ApplyPlan, ResolvedScripts)> {
         let names = specs.iter().map(|spec| &spec.name);
         let stored = self.definitions.by_name(&mut *conn, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
@@ -143,8 +152,9 @@ impl SqliteStore {
             .check_parents(&mut *conn, specs, &stored)
             .await?;
         require_calendars(specs, &*self.present_rules(&mut *conn).await?)?;
+        let scripts = scripts::resolve(&mut *conn, specs).await?;
         check_quotas(conn, &plan).await?;
-        Ok(plan)
+        Ok((plan, scripts))
     }
 
     pub(crate) async fn set_job_enabled_if(
@@ -229,6 +239,7 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await?;
         unlink_deleted(&mut tx, job).await?;
+        scripts::forget_uses(&mut tx, &[job.0]).await?;
         let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
         audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
@@ -291,6 +302,7 @@ async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
@@ -311,6 +323,10 @@ async fn create(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .fetch_one(&mut *conn)
         .await?;
     sqlx::query(INSERT_DUE)
@@ -320,6 +336,7 @@ async fn create(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(JobId(id))
@@ -341,6 +358,10 @@ async fn update(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .execute(&mut *conn)
         .await?;
     sqlx::query(UPDATE_DUE)
@@ -351,6 +372,7 @@ async fn update(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(())

@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
-use crate::name::{CalendarName, GroupName, JobName, NameError};
+use crate::name::{CalendarName, GroupName, JobName, NameError, ScriptName};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
+use crate::retention::Retention;
 use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::selector::Selector;
@@ -104,6 +105,9 @@ pub struct JobSpec {
     /// 0–9; 5 by default. Of runs that are due at the same instant, the highest goes first.
     #[serde(default = "default_priority")]
     pub priority: u8,
+    /// For how long, and how many, of its runs are kept; as the group and the server say by default.
+    #[serde(default, skip_serializing_if = "Retention::is_empty")]
+    pub retention: Retention,
     /// The work of the job's runs.
     pub handler: HandlerSpec,
     /// The parameter text for the handler.
@@ -316,6 +320,15 @@ impl JobSpec {
         let namespace = self.name.namespace();
         let local = self.calendars.iter();
         local.filter_map(move |local| CalendarName::in_namespace(&namespace, local).ok())
+    }
+
+    /// The script that it runs, and the version that it is pinned to.
+    pub fn script(&self) -> Option<(ScriptName, Option<i64>)> {
+        let HandlerSpec::Script(script) = &self.handler else {
+            return None;
+        };
+        let name = ScriptName::in_namespace(&self.name.namespace(), &script.name).ok()?;
+        Some((name, script.version))
     }
 
     /// Whether the schedule fires.

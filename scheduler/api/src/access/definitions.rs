@@ -101,7 +101,7 @@ fn missing_right(caller: &Caller, spec: &JobSpec) -> Option<(&'static str, Right
 /// secret that it names to the URL that it names.
 fn can_read_secrets(handler: &HandlerSpec) -> bool {
     match handler {
-        HandlerSpec::Shell(_) | HandlerSpec::Command(_) => true,
+        HandlerSpec::Shell(_) | HandlerSpec::Command(_) | HandlerSpec::Script(_) => true,
         HandlerSpec::Http(http) => names_secret(http),
         HandlerSpec::Native(_) => false,
     }

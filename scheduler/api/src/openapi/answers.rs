@@ -75,6 +75,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "fence": {"description": "Left out for `stop`.", "enum": ["stop", "keep"]},
       "dispatch_deadline": {"$ref": "#/components/schemas/Duration"},
       "priority": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 9},
+      "retention": {"description": "Left out if it has none of its own.", "$ref": "#/components/schemas/RetentionRule"},
       "handler": {"$ref": "#/components/schemas/Handler"},
       "params": {"$ref": "#/components/schemas/Text"},
       "after": {"$ref": "#/components/schemas/GivenAfter"},
@@ -92,7 +93,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "version": {"description": "Counts edits, pauses and resumes, from 1.", "type": "integer", "format": "int64", "minimum": 1},
       "next_fire": {"description": "The next fire time; `null` without one, or when the job is paused.", "anyOf": [{"$ref": "#/components/schemas/Instant"}, {"type": "null"}]},
       "last": {"description": "The newest run that has started or ended.", "anyOf": [{"$ref": "#/components/schemas/Run"}, {"type": "null"}]},
-      "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"}
+      "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"},
+      "pause": {"description": "The pause that it is in the scope of; absent without one. It is not about a job that is paused alone.", "$ref": "#/components/schemas/PausedBy"}
     }
   },
   "Shard": {
@@ -105,7 +107,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "item": {"description": "The item of the shard, if it has one.", "type": "string"}
     }
   },
-  "RunKind": {"description": "What created a run.", "enum": ["schedule", "manual", "child", "startup"]},
+  "RunKind": {"description": "What created a run.", "enum": ["schedule", "manual", "child", "startup", "backfill"]},
   "Run": {
     "description": "A run. Times, executor and exit status belong to its present or last attempt.",
     "type": "object",
@@ -178,7 +180,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "fire_at": {"$ref": "#/components/schemas/Instant"},
       "run": {"type": ["integer", "null"], "format": "int64"},
       "shard": {"type": ["integer", "null"], "format": "int32", "minimum": 0},
-      "state": {"anyOf": [{"$ref": "#/components/schemas/RunState"}, {"type": "null"}]}
+      "state": {"anyOf": [{"$ref": "#/components/schemas/RunState"}, {"type": "null"}]},
+      "pruned": {"description": "Whether there is no run any more because runs of this time were deleted; left out if not.", "type": "boolean"}
     }
   },
   "Triggered": {

@@ -11,6 +11,7 @@ use super::audit::{job_created, job_updated, stored_actor};
 use super::convert::to_i64;
 use super::definitions::serialize_definition;
 use super::fire_rules::DueColumns;
+use super::retention::{RuleColumns, rule_columns};
 use crate::{
     AppliedJob, Change, ErrorKind, JobPreconditions, NewAuditEntry, Revision, StoreError,
     require_jobs,
@@ -38,6 +39,8 @@ pub struct JobColumns<'a> {
     pub enabled: bool,
     /// Whether the next fire time counts from the end of a run.
     pub fixed_delay: bool,
+    /// Its retention rule.
+    pub kept: RuleColumns,
 }
 
 impl<'a> JobColumns<'a> {
@@ -65,6 +68,7 @@ impl<'a> JobColumns<'a> {
             due: DueColumns::new(spec, rules, next_fire_at),
             enabled,
             fixed_delay: is_fixed_delay(spec),
+            kept: rule_columns(&spec.retention),
         })
     }
 }

@@ -306,6 +306,7 @@ mod tests {
                 enabled: true,
                 fixed_delay: true,
                 children: Children::AfterSuccess,
+                paused_until: None,
             }),
         }
     }

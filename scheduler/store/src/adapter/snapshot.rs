@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cueline_model::{ExecutorId, ExecutorName, Outcome, OutcomeKind, RunState};
+use cueline_model::{ExecutorId, ExecutorName, Outcome, OutcomeKind, RunState, Timestamp};
 
 use super::convert::{parse_name, to_u32};
 use crate::StoreError;
@@ -74,6 +74,8 @@ pub struct JobSnapshot {
     pub fixed_delay: bool,
     /// Which ends of it may start other jobs.
     pub children: Children,
+    /// When the last pause of its scope ends.
+    pub paused_until: Option<Timestamp>,
 }
 
 /// Which ends of a job may start other jobs.
@@ -105,8 +107,9 @@ impl RunSnapshot {
     }
 
     /// Whether the run may get another attempt.
-    pub(super) fn may_continue(&self) -> bool {
-        self.job_is(|job| job.enabled || self.manual)
+    pub(super) fn may_continue(&self, now: Timestamp) -> bool {
+        let is_paused = |job: &JobSnapshot| job.paused_until.is_some_and(|until| now < until);
+        self.job_is(|job| self.manual || (job.enabled && !is_paused(job)))
     }
 
     /// Whether the next fire time of the job counts from the end of the run.

@@ -168,7 +168,7 @@ impl RunUpdate {
             None => (&no_retry, OnLost::Fail),
         };
         let conclusion = conclude(facts, retry, on_lost, outcome, now);
-        if matches!(conclusion, Conclusion::Again { .. }) && !self.run.may_continue() {
+        if matches!(conclusion, Conclusion::Again { .. }) && !self.run.may_continue(now) {
             let state = outcome.kind.state().unwrap_or(RunState::Cancelled);
             return (Conclusion::End(state), Some(STOPPED_MEANWHILE));
         }

@@ -161,6 +161,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
         start_at: None,
         end_at: None,
         calendars: Vec::new(),
+        retention: cueline_model::Retention::default(),
         jitter: cueline_model::DurationMs::default(),
         misfire: Misfire::default(),
         route: Route::default(),

@@ -2,7 +2,7 @@
 
 use super::fields::{MAX_TEXT_BYTES, local, name, optional, required, text_map};
 use super::reader::{Fields, Reader, given};
-use super::{Node, Value, exclusion, handler, policy, route, schedule};
+use super::{Node, Value, exclusion, handler, policy, retention, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
     After, AfterOn, JobSpec, Parents, default_backlog, default_dispatch_deadline,
@@ -11,7 +11,7 @@ use crate::job::{
 use crate::name::{GroupName, JobName, Namespace};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "name",
     "namespace",
     "group",
@@ -35,6 +35,7 @@ const KEYS: [&str; 28] = [
     "fence",
     "dispatch_deadline",
     "priority",
+    "retention",
     "handler",
     "params",
     "after",
@@ -66,8 +67,8 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         &f,
         node,
         "handler",
-        "what the job runs ({ shell = … }, { command = … }, { http = … } or { native = … })",
-        handler::read,
+        "what the job runs ({ shell = … }, { command = … }, { http = … }, { native = … } or { script = … })",
+        |r, n, p| handler::read(r, n, p, &namespace),
     );
     let spec = JobSpec {
         name: name.clone().or_else(|| placeholder(&namespace))?,
@@ -98,6 +99,7 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
             .unwrap_or_else(default_dispatch_deadline),
         priority: optional(r, &f, "priority", |r, n, p| r.integer(n, p, 0..=9))
             .unwrap_or_else(default_priority),
+        retention: optional(r, &f, "retention", retention::read).unwrap_or_default(),
         handler: handler.unwrap_or(HandlerSpec::Native(String::new())),
         params: optional(r, &f, "params", params),
         after,
