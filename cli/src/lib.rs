@@ -7,6 +7,7 @@ mod accounts;
 mod adapters;
 mod args;
 mod audit;
+mod backfill;
 #[cfg(feature = "bench")]
 mod bench;
 mod bulk;
@@ -43,6 +44,8 @@ mod migrate;
 mod namespace;
 mod namespaces;
 mod output;
+mod pause;
+mod prerequisites;
 mod progress;
 mod prompt;
 mod queue;
@@ -50,6 +53,7 @@ mod redacted;
 mod retention;
 mod run;
 mod scheduler;
+mod script;
 mod secret_file;
 mod standalone;
 mod suggest;
@@ -204,7 +208,11 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     match cli.command {
         Command::Job(command) => job::run(&api()?, out, command).await,
         Command::Calendar(command) => calendar::run(&api()?, out, command).await,
+        Command::Script(command) => script::run(&api()?, out, command).await,
         Command::Window(command) => window::run(&api()?, out, command).await,
+        Command::Backfill(command) => backfill::run(&api()?, out, command).await,
+        Command::Pause(args) => pause::pause(&api()?, out, &args).await,
+        Command::Resume(args) => pause::resume(&api()?, out, &args).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Bulk(command) => bulk::run(&api()?, out, command).await,

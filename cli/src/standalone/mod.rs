@@ -28,6 +28,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let mut options = options(&config)?;
     let found = jobfile::read_all(&config.jobs, &Namespace::default())?;
     (options.jobs, options.calendars) = (found.jobs, found.calendars);
+    options.scripts = found.scripts;
     let data = DataDir::open(&config.data)?;
     let handlers = u64::from(config.workers) * u64::from(config.concurrency);
     let connections =

@@ -7,6 +7,7 @@ mod access;
 mod accounts;
 mod apply;
 mod audit;
+mod backfills;
 mod body;
 mod calendars;
 mod dead_letters;
@@ -27,6 +28,7 @@ mod never_fires;
 mod openapi;
 pub mod openid;
 mod path;
+mod pauses;
 mod preconditions;
 mod preview;
 mod problem;
@@ -38,6 +40,7 @@ mod random;
 mod reference;
 mod retention;
 mod runs;
+mod scripts;
 mod server;
 mod settle;
 mod store_ports;
@@ -221,8 +224,36 @@ pub fn router(state: ApiState) -> Router {
                 .put(calendars::replace)
                 .delete(calendars::delete),
         )
+        .route("/scripts", get(scripts::list))
+        .route("/scripts/apply", post(scripts::apply))
+        .route(
+            "/scripts/{name}",
+            get(scripts::show)
+                .put(scripts::save)
+                .delete(scripts::delete),
+        )
+        .route("/scripts/{name}/versions", get(scripts::history))
+        .route("/scripts/{name}/versions/{version}", get(scripts::version))
+        .route("/scripts/{name}/restore", post(scripts::restore))
         .route("/windows", get(windows::list).post(windows::add))
         .route("/windows/{id}", delete(windows::delete))
+        .route("/backfills", get(backfills::list))
+        .route(
+            "/jobs/{name}/backfills",
+            get(backfills::of_job).post(backfills::start),
+        )
+        .route("/jobs/{name}/backfills/{id}", get(backfills::show))
+        .route("/jobs/{name}/backfills/{id}/pause", post(backfills::pause))
+        .route(
+            "/jobs/{name}/backfills/{id}/resume",
+            post(backfills::resume),
+        )
+        .route(
+            "/jobs/{name}/backfills/{id}/cancel",
+            post(backfills::cancel),
+        )
+        .route("/pauses", get(pauses::list).post(pauses::start))
+        .route("/pauses/{id}", delete(pauses::end))
         .route("/forecast", get(forecast::show))
         .route("/runs", get(runs::list))
         .route("/runs/prune", post(retention::prune))

@@ -39,12 +39,14 @@ use crate::liveness::registry::Registry;
 use crate::liveness::republish_limit::RepublishLimit;
 use crate::liveness::self_check::SelfCheck;
 use crate::liveness::unanswered::Unanswered;
+use crate::maintenance::backfills::Backfills;
 use crate::maintenance::cancellations::Cancellations;
 use crate::maintenance::dead_letters::DeadLetters;
 use crate::maintenance::overdue::Overdue;
 use crate::maintenance::refused_triggers::RefusedTriggers;
 use crate::maintenance::retention::Retention;
 use crate::maintenance::time_zones::TimeZones;
+use crate::maintenance::window_plans::WindowPlans;
 use crate::options::EngineOptions;
 use crate::origin::claims::Claims;
 use crate::origin::enrolment::Enrolment;
@@ -105,6 +107,8 @@ pub(crate) struct Stages {
     pub(crate) refresh_quotas: RefreshQuotas,
     pub(crate) retention: Retention,
     pub(crate) time_zones: TimeZones,
+    pub(crate) window_plans: WindowPlans,
+    pub(crate) backfills: Backfills,
 }
 
 /// The values that several stages share. Private to this file, so that no stage depends on all of them.
@@ -284,6 +288,8 @@ impl Parts {
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
             time_zones: hand!(self => TimeZones { store; noted: None }),
+            window_plans: hand!(self => WindowPlans { store }),
+            backfills: hand!(self => Backfills { store, claim }),
             retention: hand!(self => Retention { store, audit;
                 runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms, letters_kept_ms: o.dead_letter_retention_ms, swept_to: None
             }),

@@ -28,11 +28,18 @@ use crate::partitions::{DAY_MS, Day, existing_partitions, share_old_days};
 use crate::{PgStore, audit};
 
 /// A window of runs by id: the highest id, the earliest time of writing, and the ids of the expired runs. A shard is
-/// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards.
+/// kept as long as another shard of its fire is live, because the follow-ups of the last end depend on all shards. The
+/// same holds for the runs of a flow run with a live child run.
 pub(crate) const EXPIRED: &str = "
     SELECT max(id), min(created_at), coalesce(array_agg(id) FILTER (WHERE ended_at < $4 AND (shard_total = 1 OR NOT EXISTS
         (SELECT FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
-            AND s.id >= $5 AND s.id < $2 AND s.ended_at IS NULL))), '{}')
+            AND s.id >= $5 AND s.id < $2 AND s.ended_at IS NULL))
+            AND NOT EXISTS (SELECT FROM run c WHERE c.fire_key = CASE
+                    WHEN part.kind IN (1, 2) THEN part.fire_key
+                    WHEN part.shard_total = 1 THEN part.id
+                    ELSE (SELECT min(s.id) FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
+                        AND s.id >= $5 AND s.id < $2) END
+                AND c.kind = 2 AND c.id >= $5 AND c.id < $2 AND c.ended_at IS NULL)), '{}')
     FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run
         WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3) part";
 
@@ -42,7 +49,13 @@ pub(crate) const EXPIRED_BY_RULES: &str = "
     SELECT max(id), min(created_at),
         coalesce(array_agg(id) FILTER (WHERE expired AND (shard_total = 1 OR NOT EXISTS
             (SELECT FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
-                AND s.id >= $5 AND s.id < $2 AND s.ended_at IS NULL))), '{}'),
+                AND s.id >= $5 AND s.id < $2 AND s.ended_at IS NULL))
+            AND NOT EXISTS (SELECT FROM run c WHERE c.fire_key = CASE
+                    WHEN part.kind IN (1, 2) THEN part.fire_key
+                    WHEN part.shard_total = 1 THEN part.id
+                    ELSE (SELECT min(s.id) FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
+                        AND s.id >= $5 AND s.id < $2) END
+                AND c.kind = 2 AND c.id >= $5 AND c.id < $2 AND c.ended_at IS NULL)), '{}'),
         coalesce(array_agg(id) FILTER (WHERE NOT expired AND log_expired AND EXISTS
             (SELECT FROM run_log l WHERE l.run_id = part.id AND l.run_id >= $5 AND l.run_id < $2)), '{}'),
         coalesce(array_agg(id) FILTER (WHERE NOT expired AND output_expired), '{}')

@@ -19,12 +19,17 @@ use crate::{SqliteStore, audit};
 
 /// A window of runs by id: the highest id, the earliest time of writing, the highest id of those that were written before
 /// ?2, and the ids of the expired runs. A shard is kept as long as another shard of its fire is live, because the
-/// follow-ups of the last end depend on all shards.
+/// follow-ups of the last end depend on all shards. The same holds for the runs of a flow run with a live child run.
 pub(crate) const EXPIRED: &str = "
     SELECT max(id), min(created_at), max(id) FILTER (WHERE created_at < ?2),
         json_group_array(id) FILTER (WHERE ended_at < ?2 AND (shard_total = 1 OR NOT EXISTS
             (SELECT 1 FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
-                AND s.ended_at IS NULL)))
+                AND s.ended_at IS NULL))
+            AND NOT EXISTS (SELECT 1 FROM run c WHERE c.fire_key = CASE
+                    WHEN part.kind IN (1, 2) THEN part.fire_key
+                    WHEN part.shard_total = 1 THEN part.id
+                    ELSE (SELECT min(s.id) FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind) END
+                AND c.kind = 2 AND c.ended_at IS NULL))
     FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run WHERE id > ?1 ORDER BY id LIMIT ?3) part";
 
 /// The same where rules exist. ?4 is the present time. The newest run of a job has the number run_count - 1. Also the ids of
@@ -33,7 +38,12 @@ pub(crate) const EXPIRED_BY_RULES: &str = "
     SELECT max(id), min(created_at), max(id) FILTER (WHERE created_at < ?2),
         json_group_array(id) FILTER (WHERE expired AND (shard_total = 1 OR NOT EXISTS
             (SELECT 1 FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind
-                AND s.ended_at IS NULL))),
+                AND s.ended_at IS NULL))
+            AND NOT EXISTS (SELECT 1 FROM run c WHERE c.fire_key = CASE
+                    WHEN part.kind IN (1, 2) THEN part.fire_key
+                    WHEN part.shard_total = 1 THEN part.id
+                    ELSE (SELECT min(s.id) FROM run s WHERE s.fire_key = part.fire_key AND s.job_id = part.job_id AND s.kind = part.kind) END
+                AND c.kind = 2 AND c.ended_at IS NULL)),
         json_group_array(id) FILTER (WHERE NOT expired AND log_expired AND EXISTS (SELECT 1 FROM run_log l WHERE l.run_id = part.id)),
         json_group_array(id) FILTER (WHERE NOT expired AND output_expired)
     FROM (

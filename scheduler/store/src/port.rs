@@ -9,6 +9,7 @@ use cueline_model::{
 };
 
 use crate::audit::Audit;
+use crate::backfill::BackfillStore;
 use crate::changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, NewRuns, RunCursor,
 };
@@ -28,6 +29,8 @@ use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::retention::RetentionStore;
 use crate::run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine};
+use crate::scripts::ScriptStore;
+use crate::situation::Situations;
 use crate::worker_keys::{
     EnrolOutcome, NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState,
     WorkerKeysPage,
@@ -53,7 +56,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
 #[async_trait]
-pub trait Store: Audit + Namespaces + FireRuleStore + RetentionStore {
+pub trait Store:
+    Audit + Namespaces + FireRuleStore + RetentionStore + BackfillStore + Situations + ScriptStore
+{
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).

@@ -1,13 +1,16 @@
 //! A serialised job is read back as the same job, by serde and by the decoder of job files.
 
+use std::collections::BTreeSet;
+
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_model::schedule::CronSchedule;
+use cueline_model::script::{LoadedScript, ScriptUse};
 use cueline_model::{
     After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, GroupName, HandlerSpec, JobName,
-    JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Retention, Retry, Route, RunState,
+    JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Parents, Retention, Retry, Route, RunState,
     Schedule, Scope, SecretName, TextOrSecret, Timestamp, decode,
 };
-use proptest::collection::{btree_map, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -127,6 +130,19 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
                     process,
                 }
             )),
+        (
+            "[a-z][a-z.:_-]{0,12}",
+            of(1..=i64::from(u32::MAX)),
+            process()
+        )
+            .prop_map(|(name, version, process)| {
+                HandlerSpec::Script(ScriptUse {
+                    name,
+                    version,
+                    process,
+                    loaded: LoadedScript::default(),
+                })
+            }),
         (filled(), vec(text(), 0..3), process()).prop_map(|(program, arguments, process)| {
             HandlerSpec::Command(CommandSpec {
                 argv: std::iter::once(program).chain(arguments).collect(),
@@ -224,7 +240,7 @@ prop_compose! {
             (duration(0), of(duration(1)), duration(0), duration(0)),
         (misfire, retry, rerun, keep) in (misfire(), retry(), any::<bool>(), any::<bool>()),
         (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, of(any::<bool>()), of(text())),
-        (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
+        (parents, pass_output) in (of(parents()), any::<bool>()),
         namespace in select(vec!["default", "team-a", "ä.b:c"]),
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
         selector in select(vec!["", "zone=a", "zone!=b,!spot,gpu"]),
@@ -257,15 +273,29 @@ prop_compose! {
             priority,
             handler,
             params,
-            after: parent.map(|parent| After {
-                all: vec![JobName::in_namespace(&namespace, &parent).unwrap()],
-                on: AfterOn::Success,
-                pass_output,
+            after: parents.map(|(names, all, on)| {
+                let names = names.iter();
+                let names = names.map(|name| JobName::in_namespace(&namespace, name).unwrap());
+                After {
+                    parents: if all { Parents::All(names.collect()) } else { Parents::Any(names.collect()) },
+                    on,
+                    pass_output,
+                }
             }),
             labels,
             enabled,
         }
     }
+}
+
+/// The names of parents, whether all of them are waited for, and their required end.
+fn parents() -> impl Strategy<Value = (BTreeSet<String>, bool, AfterOn)> {
+    let on = select(vec![AfterOn::Success, AfterOn::Failure, AfterOn::Always]);
+    (
+        btree_set("P[a-z]{0,9}", 1..=After::MAX_PARENTS),
+        any::<bool>(),
+        on,
+    )
 }
 
 /// Any small JSON value.
@@ -281,8 +311,8 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     ];
     leaf.prop_recursive(3, 24, 5, |inner| {
         let keys = select(vec![
-            "cron", "every", "at", "shell", "script", "argv", "url", "max", "on", "all", "sharded",
-            "parallel", "executor", "env", "name", "policy",
+            "cron", "every", "at", "shell", "script", "version", "argv", "url", "max", "on", "all",
+            "sharded", "parallel", "executor", "env", "name", "policy",
         ]);
         prop_oneof![
             vec(inner.clone(), 0..4).prop_map(Into::into),

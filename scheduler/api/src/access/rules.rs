@@ -52,7 +52,7 @@ type Row = (&'static str, &'static str, &'static str, Rule);
 #[rustfmt::skip]
 const RULES: &[Row] = {
     use Place::{Cluster, GroupInPath, JobHistoryInPath, JobInPath, Namespace, RunInPath};
-    use Right::{EditJobs, ManageAccounts, ManageWorkers, Operate, Read, ReadAudit};
+    use Right::{EditJobs, EditScripts, ManageAccounts, ManageWorkers, Operate, Read, ReadAudit};
     use Rule::{AnyCaller, In, Public, Scrape, Somewhere};
     &[
         ("GET", "/livez", "server.live", Public),
@@ -91,15 +91,33 @@ const RULES: &[Row] = {
         ("GET", "/api/v1/jobs/{name}/versions", "job.show", In(JobHistoryInPath, Read)),
         ("GET", "/api/v1/jobs/{name}/versions/{version}", "job.show", In(JobHistoryInPath, Read)),
         ("POST", "/api/v1/jobs/{name}/restore", "job.restore", In(JobHistoryInPath, EditJobs)),
+        ("GET", "/api/v1/jobs/{name}/backfills", "backfill.list", In(JobInPath, Read)),
+        ("POST", "/api/v1/jobs/{name}/backfills", "backfill.start", In(JobInPath, Operate)),
+        ("GET", "/api/v1/jobs/{name}/backfills/{id}", "backfill.show", In(JobInPath, Read)),
+        ("POST", "/api/v1/jobs/{name}/backfills/{id}/pause", "backfill.pause", In(JobInPath, Operate)),
+        ("POST", "/api/v1/jobs/{name}/backfills/{id}/resume", "backfill.resume", In(JobInPath, Operate)),
+        ("POST", "/api/v1/jobs/{name}/backfills/{id}/cancel", "backfill.cancel", In(JobInPath, Operate)),
+        ("GET", "/api/v1/backfills", "backfill.list", In(Namespace, Read)),
         ("POST", "/api/v1/preview", "job.preview", Somewhere(Read)),
         ("GET", "/api/v1/calendars", "calendar.list", In(Namespace, Read)),
         ("POST", "/api/v1/calendars/apply", "calendar.apply", In(Namespace, EditJobs)),
         ("GET", "/api/v1/calendars/{name}", "calendar.show", In(Namespace, Read)),
         ("PUT", "/api/v1/calendars/{name}", "calendar.apply", In(Namespace, EditJobs)),
         ("DELETE", "/api/v1/calendars/{name}", "calendar.delete", In(Namespace, EditJobs)),
+        ("GET", "/api/v1/scripts", "script.list", In(Namespace, Read)),
+        ("POST", "/api/v1/scripts/apply", "script.apply", In(Namespace, EditScripts)),
+        ("GET", "/api/v1/scripts/{name}", "script.show", In(Namespace, Read)),
+        ("PUT", "/api/v1/scripts/{name}", "script.apply", In(Namespace, EditScripts)),
+        ("DELETE", "/api/v1/scripts/{name}", "script.delete", In(Namespace, EditScripts)),
+        ("GET", "/api/v1/scripts/{name}/versions", "script.show", In(Namespace, Read)),
+        ("GET", "/api/v1/scripts/{name}/versions/{version}", "script.show", In(Namespace, Read)),
+        ("POST", "/api/v1/scripts/{name}/restore", "script.restore", In(Namespace, EditScripts)),
         ("GET", "/api/v1/windows", "window.list", In(Namespace, Read)),
         ("POST", "/api/v1/windows", "window.add", In(Namespace, Operate)),
         ("DELETE", "/api/v1/windows/{id}", "window.delete", In(Namespace, Operate)),
+        ("GET", "/api/v1/pauses", "pause.list", In(Namespace, Read)),
+        ("POST", "/api/v1/pauses", "pause.start", In(Namespace, Operate)),
+        ("DELETE", "/api/v1/pauses/{id}", "pause.end", In(Namespace, Operate)),
         ("GET", "/api/v1/forecast", "job.forecast", Somewhere(Read)),
         ("GET", "/api/v1/runs", "run.list", Somewhere(Read)),
         ("POST", "/api/v1/runs/prune", "run.prune", Somewhere(EditJobs)),

@@ -10,6 +10,7 @@ mod events;
 mod fire_rules;
 mod lists;
 mod requests;
+mod scripts;
 mod values;
 
 use serde_json::{Map, Value};
@@ -50,12 +51,14 @@ described! {
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
+    ScriptsRequest ScriptReplacement ScriptRestore
     RetentionRule RunSelection
+    NewPause NewBackfill
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition WindowDefinition Language Change AuditValue ChangeMessage LogMessage GivenCalendar BackfillState
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.
@@ -65,6 +68,7 @@ pub(crate) fn schemas() -> Map<String, Value> {
         lists::SCHEMAS,
         definition::SCHEMAS,
         fire_rules::SCHEMAS,
+        scripts::SCHEMAS,
         events::SCHEMAS,
         requests::SCHEMAS,
         answers::SCHEMAS,
@@ -109,6 +113,7 @@ mod tests {
             lists::SCHEMAS,
             definition::SCHEMAS,
             fire_rules::SCHEMAS,
+            scripts::SCHEMAS,
             events::SCHEMAS,
             requests::SCHEMAS,
             answers::SCHEMAS,

@@ -12,7 +12,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "if_versions": {
         "description": "The version that a job must have, by its name; `null` for a job that must not exist. Other jobs may have any version.",
         "type": ["object", "null"],
-        "additionalProperties": {"type": ["integer", "null"], "format": "int64", "minimum": 1}
+        "propertyNames": {"$ref": "#/components/schemas/ListedName"},
+        "additionalProperties": {"type": ["integer", "null"], "format": "int64", "minimum": 1, "maximum": 9223372036854775807}
       }
     },
     "examples": [{"jobs": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}], "dry_run": true}]

@@ -272,6 +272,13 @@ fn table(run: u64) -> Vec<Row> {
     rows
 }
 
+/// The method and the path of each row.
+pub(crate) fn routes() -> Vec<(String, String)> {
+    let rows = table(1).into_iter();
+    rows.map(|(method, path, ..)| (method.to_string(), path))
+        .collect()
+}
+
 #[tokio::test]
 async fn each_role_gets_what_the_table_says_and_the_admin_token_everything() {
     let (server, run, _) = two_groups().await;

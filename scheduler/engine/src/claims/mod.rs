@@ -127,7 +127,7 @@ impl NodeClaims {
         }
         let mut wheel = lock(&self.wheel);
         for run in runs {
-            wheel.insert(run.due_at, run.job.spec.priority, run.id, run);
+            wheel.insert(run.due_at, run.priority(), run.id, run);
         }
         drop(wheel);
         self.wake_prepare.wake();
