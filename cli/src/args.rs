@@ -7,7 +7,8 @@ use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::audit::AuditCommand;
-use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune};
+use crate::backfill::BackfillCommand;
+use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune, RunPruneArgs};
 use crate::calendar::args::CalendarCommand;
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;
@@ -28,6 +29,9 @@ use crate::migrate::MigrateArgs;
 use crate::namespace::args::NamespaceCommand;
 use crate::namespaces::AllNamespaces;
 use crate::output::OutputFormat;
+use crate::pause::{PauseArgs, ResumeArgs};
+use crate::retention::RetentionCommand;
+use crate::script::args::ScriptCommand;
 use crate::watch::WatchArgs;
 use crate::window::WindowCommand;
 use crate::worker_key::args::WorkerKeyCommand;
@@ -56,12 +60,22 @@ pub(crate) enum Command {
     /// List, show, apply, import and delete calendars, which exclude fire times
     #[command(subcommand)]
     Calendar(CalendarCommand),
+    /// List, show, save, compare, restore and delete scripts, which jobs run by name
+    #[command(subcommand)]
+    Script(ScriptCommand),
     /// Add, list and delete maintenance windows, in which jobs do not fire
     #[command(subcommand)]
     Window(WindowCommand),
+    /// Pause all jobs, a group, or jobs with a label, for a time or until they are resumed
+    Pause(Box<PauseArgs>),
+    /// End pauses of several jobs
+    Resume(ResumeArgs),
+    /// Run a job for the fire times of a past window; list, show, pause, resume and cancel such backfills
+    #[command(subcommand)]
+    Backfill(BackfillCommand),
     /// Run a job now
     Trigger(TriggerArgs),
-    /// List, show and cancel runs; read their logs
+    /// List, show, cancel and prune runs; read their logs
     #[command(subcommand)]
     Run(RunCommand),
     /// Say why a run or a job does not run now
@@ -85,6 +99,9 @@ pub(crate) enum Command {
     /// List namespaces; show and set their quotas
     #[command(subcommand)]
     Namespace(NamespaceCommand),
+    /// Show and set how long, and how many, runs are kept
+    #[command(subcommand)]
+    Retention(RetentionCommand),
     /// Show who changed what
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -280,6 +297,8 @@ pub(crate) enum RunCommand {
     Logs(LogsArgs),
     /// Cancel a run, whatever its state
     Cancel(RunArg),
+    /// Delete the ended runs that a filter selects, with their logs
+    Prune(Box<RunPruneArgs>),
 }
 
 /// `cueline run list`
@@ -298,7 +317,7 @@ pub(crate) struct RunListArgs {
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
     /// Only runs that this has created; may be given several times
-    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup"])]
+    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup", "backfill"])]
     pub(crate) kinds: Vec<String>,
     /// Only runs of executors with this name; may be given several times
     #[arg(long = "executor", value_name = "EXECUTOR")]

@@ -62,7 +62,7 @@ fn list(out: Out, answer: Value, all: AllNamespaces) -> Result<(), Failure> {
             cell(heartbeat.running.to_string(), None),
             cell(heartbeat.capacity.to_string(), None),
             cell(
-                human::one_line(&heartbeat.capabilities.join(", "), 80),
+                human::one_line(&human::capabilities(&heartbeat.capabilities), 80),
                 None,
             ),
         ];

@@ -1,6 +1,6 @@
 //! Times, durations and schedules as text for people.
 
-use cueline_model::{Block, HandlerSpec, JobSpec, Schedule, Timestamp};
+use cueline_model::{AfterOn, Block, HandlerSpec, JobName, JobSpec, Schedule, Timestamp};
 
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -77,11 +77,7 @@ pub(crate) fn schedule(spec: &JobSpec) -> String {
             let parts: Vec<String> = schedules.iter().map(rule).collect();
             one_line(&parts.join(" and "), 100)
         }
-        Schedule::Manual if spec.after.is_some() => {
-            let parents = spec.after.iter().flat_map(|after| &after.all);
-            let parents: Vec<_> = parents.map(AsRef::<str>::as_ref).collect();
-            format!("after {}", parents.join(", "))
-        }
+        Schedule::Manual if spec.after.is_some() => one_line(&parents(spec), 100),
         one => rule(one),
     };
     let block = match spec.block {
@@ -91,6 +87,25 @@ pub(crate) fn schedule(spec: &JobSpec) -> String {
         Block::Parallel(n) => format!(" · parallel {n}"),
     };
     format!("{when}{block}")
+}
+
+/// The parents of a job, and what it waits for: `after all of a, b`, `after a failed`.
+fn parents(spec: &JobSpec) -> String {
+    let Some(after) = &spec.after else {
+        return String::new();
+    };
+    let names: Vec<&str> = after.names().iter().map(JobName::local).collect();
+    let number = match (names.len(), after.waits_for_all()) {
+        (1, _) => "",
+        (_, true) => "all of ",
+        (_, false) => "any of ",
+    };
+    let end = match after.on {
+        AfterOn::Success => "",
+        AfterOn::Failure => " failed",
+        AfterOn::Always => " ended",
+    };
+    format!("after {number}{}{end}", names.join(", "))
 }
 
 /// A single schedule.
@@ -131,8 +146,26 @@ pub(crate) fn handler(handler: &HandlerSpec) -> String {
         HandlerSpec::Shell(shell) => format!("shell: {}", shell.script),
         HandlerSpec::Command(command) => format!("command: {}", command.argv.join(" ")),
         HandlerSpec::Http(http) => format!("{} {}", http.method, http.url),
+        HandlerSpec::Script(script) => match script.version {
+            Some(version) => format!("script {}, version {version}", script.name),
+            None => format!("script {}", script.name),
+        },
     };
     one_line(&text, 100)
+}
+
+/// What an executor runs, with its interpreters behind the word for scripts: `http, shell (sh, python3)`.
+pub(crate) fn capabilities(all: &[String]) -> String {
+    let of_scripts: Vec<&str> = all
+        .iter()
+        .filter_map(|one| one.strip_prefix("shell:"))
+        .collect();
+    let others = all.iter().filter(|one| !one.starts_with("shell:"));
+    let word = |one: &String| match one.as_str() {
+        "shell" if !of_scripts.is_empty() => format!("shell ({})", of_scripts.join(", ")),
+        other => other.to_owned(),
+    };
+    others.map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// The first line of a text, cut after `most` characters. An ellipsis stands for the rest.
@@ -151,7 +184,14 @@ pub(crate) fn one_line(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Timestamp, daily, one_line, relative, took};
+    use super::{Timestamp, capabilities, daily, one_line, relative, took};
+
+    #[test]
+    fn interpreters_are_shown_behind_the_word_for_scripts() {
+        let all = ["http", "native:x", "shell", "shell:sh", "shell:node"].map(str::to_owned);
+        assert_eq!(capabilities(&all), "http, native:x, shell (sh, node)");
+        assert_eq!(capabilities(&all[..3]), "http, native:x, shell");
+    }
 
     #[test]
     fn durations_read_well_at_every_size() {

@@ -14,6 +14,8 @@ pub(crate) enum ImportCommand {
     Quartz(QuartzArgs),
     /// Create a job from each timer of systemd
     Systemd(SystemdArgs),
+    /// Create a job from each job of XXL-JOB, and a script from each GLUE source, from a dump of its database
+    Xxl(XxlArgs),
 }
 
 /// What to do with the jobs.
@@ -25,9 +27,9 @@ pub(crate) struct TargetArgs {
     /// Write the jobs into a new job file (.toml), and change nothing on the server
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(crate) write: Option<PathBuf>,
-    /// The executor group of the jobs
-    #[arg(long, value_name = "GROUP", default_value = "default")]
-    pub(crate) group: GroupName,
+    /// The executor group of the jobs; "default" by default, and for XXL-JOB the app name of their executors
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<GroupName>,
     /// The time zone of times without one, that of the machine that they come from; this machine's by default
     #[arg(long, value_name = "ZONE")]
     pub(crate) tz: Option<String>,
@@ -64,6 +66,16 @@ pub(crate) struct SystemdArgs {
     /// Timer units; each service is read from the same directory
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+/// `cueline import xxl`
+#[derive(Debug, Args)]
+pub(crate) struct XxlArgs {
+    /// What `mysqldump DATABASE xxl_job_group xxl_job_info xxl_job_logglue` has written
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dump: PathBuf,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 }

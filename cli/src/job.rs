@@ -1,10 +1,10 @@
 //! `cueline job …`
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use cueline_api::view::{ApplyAnswer, CalendarsApplied, JobPage, JobView, LeftOutView, NextTimes};
+use cueline_api::view::{ApplyAnswer, JobPage, JobView, LeftOutView, NextTimes};
 use cueline_model::decode::Definitions;
-use cueline_model::{CalendarName, JobName, JobSpec, Namespace, RunState, Timestamp};
+use cueline_model::{JobName, JobSpec, Namespace, RunState, Timestamp};
 use cueline_store::{Change, Run};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
-use crate::{calendar, job_history, jobdiff, jobfile, watch};
+use crate::{job_history, jobdiff, jobfile, pause, prerequisites, retention, watch};
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {
@@ -64,63 +64,32 @@ async fn apply_files(api: &Api, out: Out, args: &ApplyArgs) -> Result<(), Failur
     prune.run(api, out, &found.jobs, args.confirmation).await
 }
 
-/// Applies calendars, then the jobs that may use them.
+/// Applies calendars and scripts, then the jobs that may use them.
 async fn apply_found(
     api: &Api,
     out: Out,
     found: &Definitions,
     dry_run: bool,
 ) -> Result<(), Failure> {
-    if found.calendars.is_empty() {
+    if !prerequisites::are_in(found) {
         return apply(api, out, &found.jobs, dry_run).await;
     }
-    if !dry_run {
-        // Refuses wrong calendars, and wrong jobs as far as they do not depend on new calendars, before anything is written.
-        calendar::send(api, &found.calendars, true).await?;
-    }
-    let calendars = calendar::send(api, &found.calendars, dry_run).await?;
-    if dry_run {
-        let missing = new_calendars(&calendars)?;
-        let jobs = found.jobs.iter().cloned();
-        let (waiting, jobs): (Vec<JobSpec>, Vec<JobSpec>) =
-            jobs.partition(|spec| spec.calendar_names().any(|name| missing.contains(&name)));
-        return apply_after(api, out, (calendars, &jobs), waiting.len()).await;
-    }
+    let before = prerequisites::send(api, found, dry_run).await?;
+    let (waiting, jobs) = match dry_run {
+        true => before.split(found.jobs.iter().cloned()),
+        false => (Vec::new(), found.jobs.clone()),
+    };
     if out.is_json() {
-        let mut answer = send(api, out, &found.jobs, false).await?;
-        answer["calendars"] = calendars["applied"].clone();
+        let mut answer = send(api, out, &jobs, dry_run).await?;
+        before.add_to(&mut answer, dry_run.then_some(waiting.len()));
         return out.json(&answer);
     }
-    calendar::print_applied(out, &read(calendars)?)?;
-    apply(api, out, &found.jobs, false).await
-}
-
-/// The calendars that a dry run would create.
-fn new_calendars(answer: &Value) -> Result<BTreeSet<CalendarName>, Failure> {
-    let answer: CalendarsApplied = read(answer.clone())?;
-    let new = answer.applied.into_iter();
-    let new = new.filter(|one| one.change == Change::Created);
-    Ok(new.map(|one| one.name).collect())
-}
-
-/// Prints a dry run of calendars and jobs. The server cannot compare jobs whose calendars are not there yet.
-async fn apply_after(
-    api: &Api,
-    out: Out,
-    (calendars, jobs): (Value, &[JobSpec]),
-    waiting: usize,
-) -> Result<(), Failure> {
-    if out.is_json() {
-        let mut answer = send(api, out, jobs, true).await?;
-        answer["calendars"] = calendars["applied"].clone();
-        answer["not_compared"] = waiting.into();
-        return out.json(&answer);
-    }
-    calendar::print_applied(out, &read(calendars)?)?;
-    apply(api, out, jobs, true).await?;
-    if waiting > 0 {
+    before.print(out)?;
+    apply(api, out, &jobs, dry_run).await?;
+    if !waiting.is_empty() {
         out.line(&format!(
-            "{waiting} jobs use new calendars and were not compared"
+            "{} jobs use new calendars or scripts and were not compared",
+            waiting.len()
         ))?;
     }
     Ok(())
@@ -218,14 +187,9 @@ async fn send_part(
 
 async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
     let found = read_files(args, api.namespace(), "nothing was compared")?;
-    let calendars = calendar::send(api, &found.calendars, true).await?;
-    let missing = new_calendars(&calendars)?;
-    let calendars: CalendarsApplied = read(calendars)?;
-    // The server cannot compare jobs whose calendars are not there yet. They are shown as waiting.
-    let (waiting, specs): (Vec<JobSpec>, Vec<JobSpec>) = found
-        .jobs
-        .into_iter()
-        .partition(|spec| spec.calendar_names().any(|name| missing.contains(&name)));
+    let before = prerequisites::send(api, &found, true).await?;
+    // The server cannot compare jobs whose calendars or scripts are not there yet. They are shown as waiting.
+    let (waiting, specs) = before.split(found.jobs);
     // The server compares, because only the server can check some rules, such as whether a parent exists.
     let answer: ApplyAnswer = read(send(api, out, &specs, true).await?)?;
     let mut changes = Vec::new();
@@ -250,28 +214,13 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
             .map(|(name, change, fields)| json!({ "name": name, "change": change, "fields": fields }))
             .collect();
         let mut answer = json!({ "changes": changes });
-        if !calendars.applied.is_empty() {
-            answer["calendars"] = json!(calendars.applied);
-            answer["not_compared"] = waiting.len().into();
-        }
+        before.add_to(&mut answer, Some(waiting.len()));
         return out.json(&answer);
     }
-    let mut calendar_changes = false;
-    for one in &calendars.applied {
-        match one.change {
-            Change::Unchanged => continue,
-            Change::Created => {
-                out.line(&out.paint(&format!("+ calendar {}", one.name), Paint::Good))?;
-            }
-            Change::Updated => {
-                out.line(&out.paint(&format!("~ calendar {}", one.name), Paint::Warn))?;
-            }
-        }
-        calendar_changes = true;
-    }
+    let others_changed = before.print_differences(out)?;
     for spec in &waiting {
         out.line(&format!(
-            "? {} uses a new calendar and was not compared",
+            "? {} uses a new calendar or script and was not compared",
             spec.name
         ))?;
     }
@@ -284,7 +233,7 @@ async fn diff(api: &Api, out: Out, args: &FilesArgs) -> Result<(), Failure> {
             out.line(&format!("    {field}"))?;
         }
     }
-    if changes.is_empty() && waiting.is_empty() && !calendar_changes {
+    if changes.is_empty() && waiting.is_empty() && !others_changed {
         out.line("no differences")?;
     }
     Ok(())
@@ -319,7 +268,7 @@ fn list(out: Out, answer: Value, namespaces: AllNamespaces) -> Result<(), Failur
             cell(human::schedule(spec), None),
             cell(
                 next_fire(job, page.now),
-                (!spec.is_enabled()).then_some(Paint::Dim),
+                (!spec.is_enabled() || job.pause.is_some()).then_some(Paint::Dim),
             ),
             cell(last, paint),
             cell(day(job), None),
@@ -338,10 +287,11 @@ fn next_fire(job: &JobView, now: Timestamp) -> String {
     if !job.job.spec.is_enabled() {
         return "paused".to_owned();
     }
-    match job.next_fire {
-        Some(at) if at <= now => "now".to_owned(),
-        Some(at) => human::relative(at, now),
-        None => "–".to_owned(),
+    match (&job.pause, job.next_fire) {
+        (Some(pause), _) => pause::short_text(pause),
+        (None, Some(at)) if at <= now => "now".to_owned(),
+        (None, Some(at)) => human::relative(at, now),
+        (None, None) => "–".to_owned(),
     }
 }
 
@@ -411,9 +361,12 @@ async fn show(api: &Api, out: Out, name: &JobName) -> Result<(), Failure> {
     if !spec.name.namespace().is_default() {
         lines.insert(1, ("namespace", spec.name.namespace().to_string()));
     }
+    let pause = job.pause.as_ref();
+    lines.extend(pause.map(|pause| ("paused", pause::text(pause, zone(spec)))));
     if let Some(at) = job.next_fire {
         lines.push(("next", human::local(at, zone(spec))));
     }
+    lines.push(("kept", retention::of_job(api, name).await?));
     if !spec.description.is_empty() {
         lines.insert(1, ("about", human::one_line(&spec.description, 100)));
     }

@@ -7,6 +7,7 @@ mod accounts;
 mod adapters;
 mod args;
 mod audit;
+mod backfill;
 #[cfg(feature = "bench")]
 mod bench;
 mod bulk;
@@ -43,12 +44,16 @@ mod migrate;
 mod namespace;
 mod namespaces;
 mod output;
+mod pause;
+mod prerequisites;
 mod progress;
 mod prompt;
 mod queue;
 mod redacted;
+mod retention;
 mod run;
 mod scheduler;
+mod script;
 mod secret_file;
 mod standalone;
 mod suggest;
@@ -203,7 +208,11 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     match cli.command {
         Command::Job(command) => job::run(&api()?, out, command).await,
         Command::Calendar(command) => calendar::run(&api()?, out, command).await,
+        Command::Script(command) => script::run(&api()?, out, command).await,
         Command::Window(command) => window::run(&api()?, out, command).await,
+        Command::Backfill(command) => backfill::run(&api()?, out, command).await,
+        Command::Pause(args) => pause::pause(&api()?, out, &args).await,
+        Command::Resume(args) => pause::resume(&api()?, out, &args).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
         Command::Bulk(command) => bulk::run(&api()?, out, command).await,
@@ -214,6 +223,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Queue(command) => queue::run(&api()?, out, command).await,
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Namespace(command) => namespace::run(&in_no_namespace(api)?, out, command).await,
+        Command::Retention(command) => retention::run(&api()?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(command) => import::run(&cli.server, out, &command).await,
         Command::Cron(command) => cron::run(out, command),

@@ -6,6 +6,7 @@ use cueline_store::{Run, RunDetail, StoredLogLine};
 use serde_json::{Value, json};
 
 use crate::args::{LogsArgs, RunCommand, RunListArgs};
+use crate::bulk;
 use crate::client::{Api, read};
 use crate::failure::{Failure, say};
 use crate::human;
@@ -31,6 +32,7 @@ pub(crate) async fn run(api: &Api, out: Out, command: RunCommand) -> Result<(), 
         }
         RunCommand::Logs(args) => logs(api, out, &args).await,
         RunCommand::Cancel(run) => cancel(api, out, run.id).await,
+        RunCommand::Prune(args) => bulk::prune_runs(api, out, &args).await,
     }
 }
 

@@ -29,6 +29,11 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     let token = config.token.clone();
     let mut state = node.engine.api(&node.store.ports, token, http.stopping());
     state.metrics_public = config.metrics_public;
+    state.retention = cueline_api::ServerRetention {
+        age: config.keep,
+        audit: config.audit_retention,
+        dead_letters: config.dead_letter_retention,
+    };
     state.limit_event_streams(descriptors::event_streams(connections));
     state.openid = openid;
     let hint = setup_hint(&state, &http.url()).await;
@@ -61,6 +66,7 @@ impl Node {
             node_name: config.name.to_string(),
             retention_ms: config.keep.as_millis(),
             audit_retention_ms: config.audit_retention.as_millis(),
+            dead_letter_retention_ms: config.dead_letter_retention.as_millis(),
             ..EngineOptions::default()
                 .failing_over_after(config.failover.failover_after.as_millis())
         };

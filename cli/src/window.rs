@@ -65,7 +65,7 @@ pub(crate) struct WindowAddArgs {
     owner: Option<String>,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("give a label as NAME=VALUE".to_owned()),

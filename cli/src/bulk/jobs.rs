@@ -1,8 +1,10 @@
 //! Actions on jobs, and their export.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use cueline_api::view::{JobPage, JobView};
+use cueline_model::ScriptName;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -15,6 +17,7 @@ use crate::keys;
 use crate::lists::{List, values};
 use crate::namespaces::AllNamespaces;
 use crate::output::Out;
+use crate::script;
 
 const JOBS: List<'_> = List {
     path: &["jobs"],
@@ -175,7 +178,12 @@ pub(crate) async fn export(
     let definitions = definitions.collect::<Result<Vec<Value>, _>>();
     let definitions = definitions
         .map_err(|error| Failure::failed(format!("failed to write the definitions: {error}")))?;
-    let whole = json!({ "jobs": definitions });
+    let mut whole = json!({ "jobs": definitions });
+    let scripts = jobs.iter().filter_map(|job| job.job.spec.script());
+    let scripts: BTreeSet<ScriptName> = scripts.map(|(name, _)| name).collect();
+    if !scripts.is_empty() {
+        whole["scripts"] = script::definitions(api, &scripts).await?;
+    }
     let Some(file) = file else {
         return out.json(&whole);
     };

@@ -6,6 +6,7 @@
 
 mod jobs;
 mod prune;
+mod prune_runs;
 mod request;
 mod runs;
 mod tally;
@@ -22,6 +23,7 @@ use crate::prompt;
 
 pub(crate) use jobs::export;
 pub(crate) use prune::Prune;
+pub(crate) use prune_runs::{RunPruneArgs, run as prune_runs};
 
 /// The most jobs or runs of one command.
 const MAX_SELECTED: u32 = 100_000;
@@ -109,7 +111,7 @@ pub(crate) struct BulkRunsArgs {
     #[arg(long = "state", value_name = "STATE", value_parser = run_state)]
     pub(crate) states: Vec<RunState>,
     /// Only runs that this has created; may be given several times
-    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup"])]
+    #[arg(long = "kind", value_name = "KIND", value_parser = ["schedule", "manual", "child", "startup", "backfill"])]
     pub(crate) kinds: Vec<String>,
     /// Only runs of executors with this name; may be given several times
     #[arg(long = "executor", value_name = "EXECUTOR")]
@@ -153,7 +155,11 @@ fn check_number(found: usize, what: &str) -> Result<(), Failure> {
 }
 
 /// Asks whether to act. Without a terminal, `--yes` has to be given.
-fn confirm(out: Out, confirmation: Confirmation, question: &str) -> Result<bool, Failure> {
+pub(crate) fn confirm(
+    out: Out,
+    confirmation: Confirmation,
+    question: &str,
+) -> Result<bool, Failure> {
     if confirmation.yes {
         return Ok(true);
     }

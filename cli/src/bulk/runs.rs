@@ -152,29 +152,40 @@ pub(super) async fn run(
 
 /// The runs that the filter selects, oldest first.
 async fn select(api: &Api, args: &BulkRunsArgs, action: Action) -> Result<Vec<Run>, Failure> {
+    let states = match args.states.as_slice() {
+        [] => action.states(),
+        given => given.to_vec(),
+    };
+    let found = read_selected(api, args, &states, false).await?;
+    check_number(found.runs.len(), "runs")?;
+    Ok(found.runs.into_iter().map(|run| run.item).collect())
+}
+
+/// The runs in these states that the filter selects, oldest first. Without any filter the command is refused, unless it has
+/// one of its own.
+pub(super) async fn read_selected(
+    api: &Api,
+    args: &BulkRunsArgs,
+    states: &[RunState],
+    has_other_filter: bool,
+) -> Result<RunPage, Failure> {
     let mut query = values("job", &args.jobs);
     query.extend(args.groups.query());
     query.extend(args.labels.query());
     query.extend(values("kind", &args.kinds));
     query.extend(values("executor", &args.executors));
     query.extend(args.window.query());
-    if query.is_empty() && args.states.is_empty() {
+    if query.is_empty() && args.states.is_empty() && !has_other_filter {
         return Err(Failure::bad_input(
             "filter: missing; give --job, --group, --label, --state, --kind, --executor, --since or --until",
         ));
     }
-    let states = match args.states.as_slice() {
-        [] => action.states(),
-        given => given.to_vec(),
-    };
-    query.extend(values("state", &states));
+    query.extend(values("state", states));
     let page = PageArgs {
         sort: Some("id".to_owned()),
         ..whole()
     };
-    let found: RunPage = read(RUNS.read(api, &query, args.all, &page).await?)?;
-    check_number(found.runs.len(), "runs")?;
-    Ok(found.runs.into_iter().map(|run| run.item).collect())
+    read(RUNS.read(api, &query, args.all, &page).await?)
 }
 
 #[cfg(test)]

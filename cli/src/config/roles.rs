@@ -109,12 +109,15 @@ pub(crate) struct StandaloneConfig {
     /// How long running handlers may take to end after SIGTERM
     #[arg(value_name = "DURATION", default_value = "30s", value_parser = values::duration)]
     pub(crate) drain_timeout: Duration,
-    /// Ended runs are deleted after this time
+    /// Ended runs are deleted after this time, unless their job or its group has a retention of its own
     #[arg(value_name = "DURATION", default_value = "7d", value_parser = values::duration_ms)]
     pub(crate) keep: DurationMs,
     /// Entries of the audit log are deleted after this time
     #[arg(value_name = "DURATION", default_value = "400d", value_parser = values::duration_ms)]
     pub(crate) audit_retention: DurationMs,
+    /// Dead letters are deleted after this time
+    #[arg(value_name = "DURATION", default_value = "90d", value_parser = values::duration_ms)]
+    pub(crate) dead_letter_retention: DurationMs,
     /// Where jobs and runs are kept: postgres://user:password@host:5432/database, or sqlite:PATH
     #[arg(value_name = "URL", value_parser = StoreUrl::parse)]
     pub(crate) store: Option<StoreUrl>,
@@ -172,12 +175,15 @@ pub(crate) struct SchedulerConfig {
     pub(crate) enrol_token_file: Option<EnrolmentToken>,
     #[command(flatten)]
     pub(crate) failover: FailoverOptions,
-    /// Ended runs are deleted after this time
+    /// Ended runs are deleted after this time, unless their job or its group has a retention of its own
     #[arg(value_name = "DURATION", default_value = "7d", value_parser = values::duration_ms)]
     pub(crate) keep: DurationMs,
     /// Entries of the audit log are deleted after this time
     #[arg(value_name = "DURATION", default_value = "400d", value_parser = values::duration_ms)]
     pub(crate) audit_retention: DurationMs,
+    /// Dead letters are deleted after this time
+    #[arg(value_name = "DURATION", default_value = "90d", value_parser = values::duration_ms)]
+    pub(crate) dead_letter_retention: DurationMs,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
 }

@@ -3,14 +3,14 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use cueline_model::{JobSpec, decode};
+use cueline_model::{JobSpec, ScriptSpec, decode};
 use serde_json::{Map, Value, json};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table};
 
 use crate::failure::Failure;
 
 /// Writes a file that does not exist yet.
-pub(super) fn write(path: &Path, jobs: &[JobSpec]) -> Result<(), Failure> {
+pub(super) fn write(path: &Path, jobs: &[JobSpec], scripts: &[ScriptSpec]) -> Result<(), Failure> {
     if path.extension().is_none_or(|ext| ext != "toml") {
         return Err(Failure::bad_input(format!(
             "--write {}: a name that ends with .toml is expected",
@@ -20,25 +20,34 @@ pub(super) fn write(path: &Path, jobs: &[JobSpec]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::failed(format!("failed to write {}: {error}", path.display()))
     };
-    let text = text(jobs)?;
+    let text = text(jobs, scripts)?;
     let mut file = std::fs::File::create_new(path).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)
 }
 
-/// The text of a job file with these jobs.
-fn text(jobs: &[JobSpec]) -> Result<String, Failure> {
+/// The text of a job file with these jobs and scripts.
+fn text(jobs: &[JobSpec], scripts: &[ScriptSpec]) -> Result<String, Failure> {
     let failed = |error: String| Failure::failed(format!("failed to write the jobs: {error}"));
     let defaults = defaults().map_err(failed)?;
+    let fields = |value: Result<Value, serde_json::Error>| match value {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(failed("a definition is no object".to_owned())),
+        Err(error) => Err(failed(error.to_string())),
+    };
+    let mut document = DocumentMut::new();
+    if !scripts.is_empty() {
+        let mut tables = ArrayOfTables::new();
+        for script in scripts {
+            let fields = fields(serde_json::to_value(script))?;
+            tables.push(table(fields, &Map::new()));
+        }
+        document.insert("script", Item::ArrayOfTables(tables));
+    }
     let mut tables = ArrayOfTables::new();
     for job in jobs {
-        let Value::Object(fields) =
-            serde_json::to_value(job).map_err(|error| failed(error.to_string()))?
-        else {
-            return Err(failed("a job is no object".to_owned()));
-        };
+        let fields = fields(serde_json::to_value(job))?;
         tables.push(table(fields, &defaults));
     }
-    let mut document = DocumentMut::new();
     document.insert("job", Item::ArrayOfTables(tables));
     Ok(document.to_string())
 }
@@ -124,19 +133,20 @@ mod tests {
             .collect();
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.toml");
-        write(&path, &jobs).expect("a file");
-        let read = jobfile::read(&path, &cueline_model::Namespace::default());
-        assert_eq!(
-            read.map(|found| found.jobs)
-                .map_err(|error| format!("{error:?}")),
-            Ok(jobs)
-        );
+        let namespace = cueline_model::Namespace::default();
+        let script = json!({ "name": "s", "language": "bash", "text": "echo \"a\"\n\tb\n" });
+        let script = decode::script(&script.into(), &namespace).expect("a script");
+        let scripts = [script];
+        write(&path, &jobs, &scripts).expect("a file");
+        let read = jobfile::read(&path, &namespace).expect("is read");
+        assert_eq!(read.jobs, jobs);
+        assert_eq!(read.scripts, scripts);
         let text = std::fs::read_to_string(&path).expect("a text");
         assert!(
             !text.contains("dispatch_deadline"),
             "defaults are left out: {text}"
         );
-        assert!(write(&path, &[]).is_err(), "an existing file is kept");
-        assert!(write(&folder.path().join("jobs.yaml"), &[]).is_err());
+        assert!(write(&path, &[], &[]).is_err(), "an existing file is kept");
+        assert!(write(&folder.path().join("jobs.yaml"), &[], &[]).is_err());
     }
 }

@@ -4,14 +4,15 @@ mod crontab;
 mod job_file;
 mod quartz;
 mod systemd;
+mod xxl;
 
 use std::collections::HashMap;
 
 use cueline_model::schedule::CronSchedule;
-use cueline_model::{GroupName, JobName, JobSpec, Namespace, import};
+use cueline_model::{GroupName, JobName, JobSpec, Namespace, ScriptName, ScriptSpec, import};
 use serde_json::json;
 
-use crate::client::Api;
+use crate::client::{Api, read};
 use crate::context::chosen;
 use crate::context::server_args::ServerArgs;
 use crate::failure::{Failure, say};
@@ -19,6 +20,7 @@ use crate::human;
 use crate::import_args::{ImportCommand, TargetArgs};
 use crate::job;
 use crate::output::{Out, Paint};
+use crate::script;
 
 /// Imports. What changes nothing on the server needs none.
 pub(crate) async fn run(
@@ -30,6 +32,7 @@ pub(crate) async fn run(
         ImportCommand::Crontab(args) => &args.target,
         ImportCommand::Quartz(args) => &args.target,
         ImportCommand::Systemd(args) => &args.target,
+        ImportCommand::Xxl(args) => &args.target,
     };
     let api = if target.dry_run || target.write.is_some() {
         None
@@ -45,9 +48,10 @@ pub(crate) async fn run(
         ImportCommand::Crontab(args) => crontab::read_all(args, &mut found)?,
         ImportCommand::Quartz(args) => quartz::read_all(args, &mut found).await?,
         ImportCommand::Systemd(args) => systemd::read_all(args, &mut found)?,
+        ImportCommand::Xxl(args) => xxl::read_all(args, &mut found)?,
     }
     if let Some(path) = &target.write {
-        job_file::write(path, &found.specs())?;
+        job_file::write(path, &found.specs(), &found.scripts)?;
     }
     if out.is_json() {
         return run_json(api.as_ref(), out, &found).await;
@@ -60,7 +64,13 @@ pub(crate) async fn run(
         }
         (None, None) => out.line("nothing was applied: dry run")?,
         (Some(_), None) if found.jobs.is_empty() => {}
-        (Some(api), None) => job::apply(api, out, &found.specs(), false).await?,
+        (Some(api), None) => {
+            if !found.scripts.is_empty() {
+                let saved = script::send(api, &found.scripts, false).await?;
+                script::print_applied(out, &read(saved)?)?;
+            }
+            job::apply(api, out, &found.specs(), false).await?;
+        }
     }
     found.verdict()
 }
@@ -79,26 +89,36 @@ async fn run_json(api: Option<&Api>, out: Out, found: &Found) -> Result<(), Fail
         .collect();
     let specs = found.specs();
     let applied = match api {
-        Some(api) if !specs.is_empty() => Some(job::send(api, out, &specs, false).await?),
+        Some(api) if !specs.is_empty() => {
+            script::send(api, &found.scripts, false).await?;
+            Some(job::send(api, out, &specs, false).await?)
+        }
         _ => None,
     };
-    out.json(&json!({
+    let mut answer = json!({
         "jobs": specs,
         "warnings": notes,
         "refused": refused,
         "answer": applied,
-    }))?;
+    });
+    if !found.scripts.is_empty() {
+        answer["scripts"] = json!(found.scripts);
+    }
+    out.json(&answer)?;
     found.verdict()
 }
 
 /// The results for everything that was read.
 struct Found {
     group: GroupName,
+    /// Whether jobs keep the group that they come with.
+    keeps_groups: bool,
     namespace: Namespace,
     timezone: String,
     /// What could become a job: "lines", "timers".
     things: &'static str,
     jobs: Vec<(String, JobSpec)>,
+    scripts: Vec<ScriptSpec>,
     refused: Vec<(String, String)>,
     /// Kind, place and message.
     notes: Vec<(&'static str, String, String)>,
@@ -108,14 +128,17 @@ struct Found {
 
 impl Found {
     fn new(target: &TargetArgs, namespace: Namespace) -> Result<Self, Failure> {
-        let group = GroupName::in_namespace(&namespace, target.group.as_str())
+        let group = target.group.as_ref().map_or("default", GroupName::as_str);
+        let group = GroupName::in_namespace(&namespace, group)
             .map_err(|error| Failure::bad_input(format!("--group: {error}")))?;
         Ok(Self {
             group,
+            keeps_groups: false,
             namespace,
             timezone: timezone(target.tz.as_deref())?,
             things: "lines",
             jobs: Vec::new(),
+            scripts: Vec::new(),
             refused: Vec::new(),
             notes: Vec::new(),
             seen: HashMap::new(),
@@ -148,12 +171,39 @@ impl Found {
         }
     }
 
-    /// The job in the namespace, for its group there.
+    /// Takes the scripts of jobs that were taken. Those of others have no use.
+    fn take_scripts(&mut self, scripts: Vec<ScriptSpec>) -> Result<(), Failure> {
+        for script in scripts {
+            let name = ScriptName::in_namespace(&self.namespace, script.name.local())
+                .map_err(|error| Failure::bad_input(format!("{}: {error}", script.name)))?;
+            let is_used =
+                |(_, job): &(String, JobSpec)| job.script().is_some_and(|(used, _)| used == name);
+            if self.jobs.iter().any(is_used) {
+                self.scripts.push(ScriptSpec { name, ..script });
+            }
+        }
+        Ok(())
+    }
+
+    /// The job in the namespace, with its group and its parents there.
     fn placed(&self, job: JobSpec) -> Result<JobSpec, String> {
-        let name = JobName::in_namespace(&self.namespace, job.name.local());
+        let namespace = &self.namespace;
+        let name = |local: &str| {
+            JobName::in_namespace(namespace, local).map_err(|error| error.to_string())
+        };
+        let group = if self.keeps_groups {
+            GroupName::in_namespace(namespace, job.group.local()).map_err(|e| e.to_string())?
+        } else {
+            self.group.clone()
+        };
+        let mut after = job.after.clone();
+        for parent in after.iter_mut().flat_map(|after| &mut after.all) {
+            *parent = name(parent.local())?;
+        }
         Ok(JobSpec {
-            name: name.map_err(|error| error.to_string())?,
-            group: self.group.clone(),
+            name: name(job.name.local())?,
+            group,
+            after,
             ..job
         })
     }
@@ -166,6 +216,12 @@ impl Found {
                 "{place}: {} {name}  {when}  {what}",
                 out.paint("job", Paint::Good)
             ))?;
+        }
+        for script in &self.scripts {
+            let (name, language) = (&script.name, script.language);
+            let lines = script.text.lines().count();
+            let word = out.paint("script", Paint::Good);
+            out.line(&format!("{word} {name}  {language}  {lines} lines"))?;
         }
         for (kind, place, message) in &self.notes {
             say(&format!("{kind}: {place}: {message}"));

@@ -1,6 +1,7 @@
 //! Parses job files (TOML, YAML or JSON) into job definitions. Each problem has its file and line.
 
 mod json;
+mod script_files;
 mod toml;
 mod yaml;
 
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use cueline_model::Namespace;
 use cueline_model::decode::{self, Definitions, Node};
+
+pub(crate) use script_files::read_script;
 
 /// The largest job file. The server accepts request bodies up to this size.
 pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -61,7 +64,8 @@ pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, Jo
             .into());
         }
     };
-    let node = parse(&text).map_err(|e| format!("{name}:{}: {}", e.line, e.message))?;
+    let mut node = parse(&text).map_err(|e| format!("{name}:{}: {}", e.line, e.message))?;
+    script_files::include(&mut node, path).map_err(|messages| JobFileError { messages })?;
     decode(&node, namespace).map_err(|problems| JobFileError {
         messages: problems
             .into_iter()
@@ -88,41 +92,48 @@ pub(crate) fn read_all(
 ) -> Result<Definitions, JobFileError> {
     let mut messages = Vec::new();
     let mut all = Definitions::default();
-    let mut seen: HashMap<String, &Path> = HashMap::new();
-    let mut seen_calendars: HashMap<String, &Path> = HashMap::new();
+    let mut seen = Seen::default();
     for path in paths {
-        match read(path, namespace) {
-            Err(error) => messages.extend(error.messages),
-            Ok(found) => {
-                for calendar in found.calendars {
-                    let name = calendar.name.to_string();
-                    if let Some(first) = seen_calendars.insert(name.clone(), path) {
-                        messages.push(format!(
-                            "{}: calendar {name:?}: name: given in {} already; each calendar needs a name of its own",
-                            path.display(),
-                            first.display()
-                        ));
-                    }
-                    all.calendars.push(calendar);
-                }
-                for spec in found.jobs {
-                    if let Some(first) = seen.insert(spec.name.to_string(), path) {
-                        messages.push(format!(
-                            "{}: job {:?}: name: given in {} already; each job needs a name of its own",
-                            path.display(),
-                            spec.name.as_str(),
-                            first.display()
-                        ));
-                    }
-                    all.jobs.push(spec);
-                }
+        let found = match read(path, namespace) {
+            Ok(found) => found,
+            Err(error) => {
+                messages.extend(error.messages);
+                continue;
             }
+        };
+        for calendar in &found.calendars {
+            messages.extend(seen.refusal("calendar", calendar.name.as_str(), path));
         }
+        for script in &found.scripts {
+            messages.extend(seen.refusal("script", script.name.as_str(), path));
+        }
+        for spec in &found.jobs {
+            messages.extend(seen.refusal("job", spec.name.as_str(), path));
+        }
+        all.calendars.extend(found.calendars);
+        all.scripts.extend(found.scripts);
+        all.jobs.extend(found.jobs);
     }
     if messages.is_empty() {
         Ok(all)
     } else {
         Err(JobFileError { messages })
+    }
+}
+
+/// What is defined where, by kind and name.
+#[derive(Default)]
+struct Seen<'p>(HashMap<(&'static str, String), &'p Path>);
+
+impl<'p> Seen<'p> {
+    /// Why this definition is refused, if another file has one of that name.
+    fn refusal(&mut self, what: &'static str, name: &str, path: &'p Path) -> Option<String> {
+        let first = self.0.insert((what, name.to_owned()), path)?;
+        Some(format!(
+            "{}: {what} {name:?}: name: given in {} already; each {what} needs a name of its own",
+            path.display(),
+            first.display()
+        ))
     }
 }
 

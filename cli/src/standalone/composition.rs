@@ -9,7 +9,9 @@ use cueline_api::StorePorts;
 use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
-use cueline_model::{Actor, ActorKind, CalendarSpec, ExecutorId, ExecutorName, GroupName, JobSpec};
+use cueline_model::{
+    Actor, ActorKind, CalendarSpec, ExecutorId, ExecutorName, GroupName, JobSpec, ScriptSpec,
+};
 use cueline_protocol::SigningKeys;
 use cueline_store::{Precondition, Store};
 use cueline_worker::Readiness;
@@ -55,6 +57,8 @@ pub(crate) struct CompositionOptions {
     pub(crate) jobs: Vec<JobSpec>,
     /// The calendars of the job files.
     pub(crate) calendars: Vec<CalendarSpec>,
+    /// The scripts of the job files.
+    pub(crate) scripts: Vec<ScriptSpec>,
     /// The store; a file in the data directory by default.
     pub(crate) store: Option<StoreUrl>,
     /// Whether to migrate the store; true by default.
@@ -87,6 +91,7 @@ impl CompositionOptions {
             },
             jobs: Vec::new(),
             calendars: Vec::new(),
+            scripts: Vec::new(),
             store: None,
             migrate: true,
             broker: None,
@@ -155,12 +160,18 @@ impl Composition {
         let retry = StartupRetry::new(options.start_timeout);
         let open_store = open_store(data, options, &retry).await?;
         let store = open_store.store.clone();
-        if !options.jobs.is_empty() || !options.calendars.is_empty() {
+        if !(options.jobs.is_empty() && options.calendars.is_empty() && options.scripts.is_empty())
+        {
             let by = Actor::new(ActorKind::Node, NODE);
             let calendars = &options.calendars;
             store
                 .put_calendars(calendars, &Precondition::None, false, &by)
                 .await?;
+            for script in &options.scripts {
+                store
+                    .put_script(script, &Precondition::None, false, &by)
+                    .await?;
+            }
             store.apply_jobs(&options.jobs, false, &by).await?;
         }
         let state_dir = |name: &ExecutorName| data.path().join("executors").join(name.as_str());

@@ -28,6 +28,7 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     let mut options = options(&config)?;
     let found = jobfile::read_all(&config.jobs, &Namespace::default())?;
     (options.jobs, options.calendars) = (found.jobs, found.calendars);
+    options.scripts = found.scripts;
     let data = DataDir::open(&config.data)?;
     let handlers = u64::from(config.workers) * u64::from(config.concurrency);
     let connections =
@@ -53,6 +54,11 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
         .engine
         .api(composition.ports(), token, http.stopping());
     state.metrics_public = config.metrics_public;
+    state.retention = cueline_api::ServerRetention {
+        age: config.keep,
+        audit: config.audit_retention,
+        dead_letters: config.dead_letter_retention,
+    };
     state.limit_event_streams(descriptors::event_streams(connections));
     state.openid = openid;
     let workers = composition.workers.clone();
@@ -92,6 +98,7 @@ fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     options.drain_timeout = config.drain_timeout;
     options.engine.retention_ms = config.keep.as_millis();
     options.engine.audit_retention_ms = config.audit_retention.as_millis();
+    options.engine.dead_letter_retention_ms = config.dead_letter_retention.as_millis();
     options.store.clone_from(&config.store);
     options.migrate = !config.store_options.no_migrate;
     options.broker.clone_from(&config.broker);

@@ -1,4 +1,4 @@
-//! Imports from Quartz and systemd, without a server.
+//! Imports from Quartz, systemd and XXL-JOB, without a server.
 
 use crate::command::Home;
 
@@ -90,6 +90,82 @@ fn a_timer_is_imported_with_the_service_and_the_drop_ins_beside_it() {
             .contains("its service lonely.service is missing"),
         "{ended:#?}"
     );
+}
+
+const DUMP: &str = include_str!("imports/xxl.sql");
+
+#[test]
+fn a_dump_of_xxl_job_is_reported_and_written_as_a_job_file() {
+    let home = Home::new();
+    home.write("xxl.sql", DUMP);
+    let args = [
+        "import",
+        "xxl",
+        "--dump",
+        "xxl.sql",
+        "--tz",
+        "Asia/Shanghai",
+    ];
+    let ended = home.run(&[&args[..], &["--dry-run"]].concat());
+    assert_eq!(ended.status, 2, "{ended:#?}");
+    for line in [
+        "job 1: job report  0 30 2 * * ?, Asia/Shanghai  native reportHandler",
+        "job 2: job 月报-clean-up  ",
+        "script 月报-clean-up  bash  3 lines",
+        "nothing was applied: dry run",
+    ] {
+        assert!(ended.stdout.contains(line), "{line}: {ended:#?}");
+    }
+    for line in [
+        "left out: job 1: the alarm by e-mail to ops@example.com",
+        "changed: job 2: the description \"月报 clean-up\" becomes the name",
+        "refused: job 3: GLUE_GROOVY",
+        "1 of 3 jobs were refused",
+    ] {
+        assert!(ended.stderr.contains(line), "{line}: {ended:#?}");
+    }
+    let written = home.run(&[&args[..], &["--write", "jobs.toml"]].concat());
+    assert_eq!(written.status, 2, "{written:#?}");
+    let text = std::fs::read_to_string(home.path().join("jobs.toml")).expect("a job file");
+    for part in [
+        "group = \"billing-executor\"",
+        "scope = \"executor\"",
+        "script = { name = \"月报-clean-up\" }",
+        "echo \"it's $1; shard $2 of $3\"",
+        "all = [\"report\"]",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let one_group = home.run(&[&args[..], &["--dry-run", "--group", "all", "-o", "json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&one_group.stdout).expect("JSON");
+    assert_eq!(found["jobs"][0]["group"], "all", "{one_group:#?}");
+    assert_eq!(found["scripts"][0]["language"], "bash", "{one_group:#?}");
+}
+
+#[test]
+fn wrong_dumps_are_refused_with_what_is_expected() {
+    let home = Home::new();
+    home.write("cut.sql", &DUMP[..DUMP.floor_char_boundary(DUMP.len() / 2)]);
+    home.write("other.sql", "INSERT INTO xxl_job_info VALUES (1);");
+    home.write("empty.sql", "SELECT 1;");
+    for (file, status, words) in [
+        ("none.sql", 2, "none.sql: failed to read"),
+        ("cut.sql", 2, "the dump is cut off"),
+        (
+            "other.sql",
+            2,
+            "other.sql: line 1: the columns of xxl_job_info are not known",
+        ),
+        (
+            "empty.sql",
+            0,
+            "left out: xxl_job_info: the dump has no jobs",
+        ),
+    ] {
+        let ended = home.run(&["import", "xxl", "--dump", file, "--dry-run"]);
+        assert_eq!(ended.status, status, "{file}: {ended:#?}");
+        assert!(ended.stderr.contains(words), "{file}: {ended:#?}");
+    }
 }
 
 #[test]

@@ -142,7 +142,7 @@ pub(crate) async fn apply(
     params(
         ("name" = openapi::Name, Path, description = "The name of the calendar."),
         ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the version that is replaced, or `*` for any."),
-        ("If-None-Match" = Option<openapi::EntityTags>, Header, description = "`*`: the calendar must not exist."),
+        ("If-None-Match" = Option<openapi::AnyEntityTag>, Header, description = "`*`: the calendar must not exist."),
     ),
     request_body = openapi::CalendarReplacement,
     responses(
@@ -191,7 +191,7 @@ fn named(
                 name.local()
             );
             let errors = vec![FieldProblem::new("name", message)];
-            return Err(Problem::malformed_fields(errors));
+            return Err(Problem::unfit_fields(errors));
         }
     }
     definition.insert("name".to_owned(), name.local().into());

@@ -41,8 +41,12 @@ pub(crate) fn read(fields: &mut Fields, namespace: &InNamespace) -> JobPrecondit
         match namespace.job(&name) {
             Ok(job) => {
                 if conditions.insert(job, condition).is_some() {
-                    fields.record(&field, "the job is given twice; give it once");
+                    fields.record_unfit(&field, "the job is given twice; give it once");
                 }
+            }
+            // A name of another namespace is well formed.
+            Err(message) if name.parse::<JobName>().is_ok() => {
+                fields.record_unfit(&field, message);
             }
             Err(message) => fields.record(&field, message),
         }
@@ -63,7 +67,7 @@ pub(crate) fn require_applied(
     for name in conditions.keys().filter(|name| !applied.contains(name)) {
         let field = format!("{FIELD}.{}", name.local());
         let message = "no job of this name is in `jobs`; leave it out, or add the job";
-        errors.push(FieldProblem::new(field, message));
+        errors.push_unfit(FieldProblem::new(field, message));
     }
     errors.finish()
 }

@@ -119,10 +119,13 @@ pub(crate) async fn list(
         let next_fire = last.next_fire.map(Timestamp::as_millis);
         page.next(&(next_fire, last.id.0))
     });
+    let rules = state.store.fire_rules().await?;
+    let now = state.store.now().await?;
+    let jobs = found.jobs.into_iter();
     Ok(Json(JobPage {
-        jobs: found.jobs.into_iter().map(JobView::from).collect(),
+        jobs: jobs.map(|job| JobView::new(job, &rules, now)).collect(),
         next,
-        now: state.store.now().await?,
+        now,
     }))
 }
 
@@ -151,7 +154,9 @@ pub(crate) async fn show(
     query::none(&uri)?;
     let summary = state.store.job(&job_name(&namespace, path)?).await?;
     let revision = Revision::from(&*summary.job);
-    Ok(if_none_match.answer(revision, JobView::from(summary)))
+    let rules = state.store.fire_rules().await?;
+    let now = state.store.now().await?;
+    Ok(if_none_match.answer(revision, JobView::new(summary, &rules, now)))
 }
 
 /// Deletes a job. Its runs are kept.

@@ -7,6 +7,7 @@ mod access;
 mod accounts;
 mod apply;
 mod audit;
+mod backfills;
 mod body;
 mod calendars;
 mod dead_letters;
@@ -27,6 +28,7 @@ mod never_fires;
 mod openapi;
 pub mod openid;
 mod path;
+mod pauses;
 mod preconditions;
 mod preview;
 mod problem;
@@ -36,7 +38,9 @@ mod queues;
 mod quotas;
 mod random;
 mod reference;
+mod retention;
 mod runs;
+mod scripts;
 mod server;
 mod settle;
 mod store_ports;
@@ -54,7 +58,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use cueline_model::DurationMs;
 use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
@@ -74,6 +78,7 @@ pub use instant::{InstantError, instant};
 pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
 pub use reference::openapi_json;
+pub use retention::ServerRetention;
 pub use server::{
     Listener, MAX_HEAD_BYTES, MAX_HEADERS, Peer, PeerAddress, ServerLimits, Tls, TlsError, TlsFile,
     TlsFiles, TlsReload, serve, serve_tls,
@@ -103,6 +108,8 @@ pub struct ApiState {
     pub stop: Stop,
     /// Whether `/metrics` needs no token.
     pub metrics_public: bool,
+    /// What this scheduler keeps, where no rule says otherwise.
+    pub retention: ServerRetention,
     /// Login by OpenID Connect; `None` without a provider.
     pub openid: Option<Arc<openid::OpenId>>,
     /// Further metrics of this process; none by default.
@@ -140,6 +147,7 @@ impl ApiState {
             started: Instant::now(),
             stop: Stop::new(),
             metrics_public: false,
+            retention: ServerRetention::default(),
             openid: None,
             process_metrics: Arc::new(Vec::<Family>::new),
             large: LargeRequests::new(),
@@ -203,6 +211,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/jobs/{name}/next", get(preview::of_job))
         .route("/jobs/{name}/ledger", get(jobs::ledger))
         .route("/jobs/{name}/explain", get(explain::job))
+        .route("/jobs/{name}/retention", get(retention::of_job))
         .route("/jobs/{name}/versions", get(versions::list))
         .route("/jobs/{name}/versions/{version}", get(versions::show))
         .route("/jobs/{name}/restore", post(versions::restore))
@@ -215,15 +224,49 @@ pub fn router(state: ApiState) -> Router {
                 .put(calendars::replace)
                 .delete(calendars::delete),
         )
+        .route("/scripts", get(scripts::list))
+        .route("/scripts/apply", post(scripts::apply))
+        .route(
+            "/scripts/{name}",
+            get(scripts::show)
+                .put(scripts::save)
+                .delete(scripts::delete),
+        )
+        .route("/scripts/{name}/versions", get(scripts::history))
+        .route("/scripts/{name}/versions/{version}", get(scripts::version))
+        .route("/scripts/{name}/restore", post(scripts::restore))
         .route("/windows", get(windows::list).post(windows::add))
         .route("/windows/{id}", delete(windows::delete))
+        .route("/backfills", get(backfills::list))
+        .route(
+            "/jobs/{name}/backfills",
+            get(backfills::of_job).post(backfills::start),
+        )
+        .route("/jobs/{name}/backfills/{id}", get(backfills::show))
+        .route("/jobs/{name}/backfills/{id}/pause", post(backfills::pause))
+        .route(
+            "/jobs/{name}/backfills/{id}/resume",
+            post(backfills::resume),
+        )
+        .route(
+            "/jobs/{name}/backfills/{id}/cancel",
+            post(backfills::cancel),
+        )
+        .route("/pauses", get(pauses::list).post(pauses::start))
+        .route("/pauses/{id}", delete(pauses::end))
         .route("/forecast", get(forecast::show))
         .route("/runs", get(runs::list))
+        .route("/runs/prune", post(retention::prune))
         .route("/runs/{id}", get(runs::show))
         .route("/runs/{id}/explain", get(explain::run))
         .route("/runs/{id}/logs", get(runs::logs))
         .route("/runs/{id}/logs/events", get(events::log))
         .route("/runs/{id}/cancel", post(runs::cancel))
+        .route("/retention", get(retention::list))
+        .route(
+            "/retention/{group}",
+            put(retention::set).delete(retention::delete),
+        )
         .route("/queues", get(queues::list))
         .route("/queues/{group}/{executor}", get(queues::show))
         .route("/queues/{group}/{executor}/drain", post(queues::drain))

@@ -167,6 +167,11 @@ impl InNamespace {
     }
 
     /// The detail of a run, if it is in the namespace.
+    pub(crate) fn has(&self, job: &cueline_model::JobName) -> bool {
+        job.is_in(&self.0)
+    }
+
+    /// A run of a job of the namespace.
     pub(crate) async fn run(
         &self,
         state: &ApiState,

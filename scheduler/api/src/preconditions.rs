@@ -16,7 +16,7 @@ use crate::etag::{self, Tag, Tags, etag};
 use crate::problem::{FieldProblem, Problem};
 
 /// The requests that honour `If-Match`: method and route.
-const IF_MATCH: [(&str, &str); 11] = [
+const IF_MATCH: [(&str, &str); 14] = [
     ("PUT", "/api/v1/calendars/{name}"),
     ("DELETE", "/api/v1/calendars/{name}"),
     ("PUT", "/api/v1/jobs/{name}"),
@@ -25,15 +25,19 @@ const IF_MATCH: [(&str, &str); 11] = [
     ("POST", "/api/v1/jobs/{name}/resume"),
     ("POST", "/api/v1/jobs/{name}/restore"),
     ("POST", "/api/v1/jobs/{name}/trigger"),
+    ("PUT", "/api/v1/scripts/{name}"),
+    ("DELETE", "/api/v1/scripts/{name}"),
+    ("POST", "/api/v1/scripts/{name}/restore"),
     ("PATCH", "/api/v1/users/{name}"),
     ("DELETE", "/api/v1/users/{name}"),
     ("POST", "/api/v1/users/{name}/password"),
 ];
 
 /// Those that honour `If-None-Match`, besides requests that only read.
-const IF_NONE_MATCH: [(&str, &str); 2] = [
+const IF_NONE_MATCH: [(&str, &str); 3] = [
     ("PUT", "/api/v1/jobs/{name}"),
     ("PUT", "/api/v1/calendars/{name}"),
+    ("PUT", "/api/v1/scripts/{name}"),
 ];
 
 /// An answer with the tag of the object.
@@ -91,7 +95,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatchOrNone {
             )])),
             (Some(Tags::These(_)), _) => Err(malformed(
                 name,
-                "this request takes * only, for a job that does not exist; for a version that exists, give If-Match",
+                "this request takes * only, for what does not exist yet; for a version that exists, give If-Match",
             )),
         }
     }

@@ -79,7 +79,7 @@ fn named(
             "another name than {:?} in the path; leave it out, or give that one",
             name.local()
         );
-        return Err(Problem::malformed_fields(vec![FieldProblem::new(
+        return Err(Problem::unfit_fields(vec![FieldProblem::new(
             "name", message,
         )]));
     }
@@ -118,7 +118,7 @@ mod tests {
             let problem = read(bad).expect_err("is another one");
             assert_eq!(
                 (problem.status, problem.errors[0].field.as_str()),
-                (400, "name")
+                (422, "name")
             );
         }
     }

@@ -14,7 +14,7 @@ use crate::problem::{FieldProblem, FieldProblems, Problem};
 pub(crate) const LIMITS: RangeInclusive<i64> = 1..=1_000;
 
 /// The most values of a parameter that may be repeated.
-const MAX_VALUES: usize = 20;
+pub(crate) const MAX_VALUES: usize = 20;
 
 /// The parameters of one request.
 pub(crate) struct Params {

@@ -194,14 +194,14 @@ fn may_read(caller: &Caller, version: &JobVersion) -> bool {
 /// The highest number that a version can have. The schema `VersionNumber` has the same bound.
 const MAX_VERSION: u64 = i64::MAX.unsigned_abs();
 
-fn number(text: &str) -> Result<u64, String> {
+pub(crate) fn number(text: &str) -> Result<u64, String> {
     let number = text.parse::<u64>().ok();
     let number = number.filter(|number| *number <= MAX_VERSION);
     number.ok_or_else(|| format!("{text:?} is not the number of a version"))
 }
 
 /// 0 if a problem was recorded.
-fn version_field(fields: &mut Fields) -> u64 {
+pub(crate) fn version_field(fields: &mut Fields) -> u64 {
     match fields.take("version") {
         None => fields.record("version", "missing; give the number of a version"),
         Some(value) => match value.as_u64().filter(|number| *number <= MAX_VERSION) {

@@ -2,11 +2,14 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod events;
 mod explain;
 mod fire_rules;
 mod forecast;
 mod namespaces;
+mod retention;
+mod scripts;
 mod worker_keys;
 
 use std::collections::BTreeMap;
@@ -14,7 +17,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cueline_model::{Job, JobId, JobName, Namespace, RunId, RunState, Timestamp};
+use cueline_model::{FireRules, Job, JobId, JobName, Namespace, RunId, RunState, Timestamp};
 use cueline_store::admin::{QueueDepth, ReplayedDeadLetter, SinceStart};
 use cueline_store::{
     AppliedJob, DeadLetter, Executor, JobSummary, LedgerEntry, OutstandingAttempt, Run, StoreStats,
@@ -30,6 +33,7 @@ pub use accounts::{
     PasswordSet, SessionView, UserPage, UserRef, UserView,
 };
 pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
+pub use backfills::{BackfillList, BackfillStarted, BackfillView};
 pub use events::{
     EndOfLog, ExecutorChange, ExecutorEvent, ExecutorState, JobChange, JobEvent, Lagged, Overflow,
     Ready, RunChange, RunEvent,
@@ -37,10 +41,18 @@ pub use events::{
 pub use explain::Explanation;
 pub use fire_rules::{
     AppliedCalendarView, CalendarList, CalendarRef, CalendarView, CalendarsApplied, LeftOutView,
-    WindowList, WindowRef, WindowView,
+    PauseList, PauseRef, PauseView, PausedBy, WindowList, WindowRef, WindowView,
 };
 pub use forecast::{Collision, Forecast, ForecastMinute, GroupForecast};
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
+pub use retention::{
+    GroupRetentionView, JobRetention, KeptBy, KeptFor, KeptRuns, PrunedRuns, PrunedRunsOfJob,
+    RetentionPage,
+};
+pub use scripts::{
+    AppliedScriptView, ScriptList, ScriptRef, ScriptUserView, ScriptVersionView, ScriptVersions,
+    ScriptView, ScriptsApplied,
+};
 pub use worker_keys::{
     CreatedToken, KeyState, TokenRef, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef, WorkerKeyView,
 };
@@ -60,11 +72,17 @@ pub struct JobView {
     pub last: Option<Run>,
     /// The runs of the last 24 hours.
     pub day: Counts,
+    /// The pause that it is in the scope of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PausedBy>,
 }
 
-impl From<JobSummary> for JobView {
-    fn from(summary: JobSummary) -> Self {
+impl JobView {
+    /// A job at `now`, under these pauses.
+    pub(crate) fn new(summary: JobSummary, rules: &FireRules, now: Timestamp) -> Self {
+        let exclusions = rules.of(&summary.job.spec);
         Self {
+            pause: exclusions.pause(now).and_then(PausedBy::new),
             job: summary.job,
             next_fire: summary.next_fire,
             last: summary.last,

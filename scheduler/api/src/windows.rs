@@ -1,10 +1,14 @@
 //! Maintenance windows, in which the jobs of a scope do not fire.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri};
-use cueline_model::{Namespace, Right, WindowSpec, decode};
+use cueline_model::exclusion::WindowTime;
+use cueline_model::{MaintenanceWindow, Namespace, Right, WindowSpec, decode};
+use cueline_store::{ErrorKind, MAX_REPLANNED};
 use serde_json::Value;
 
 use crate::ApiState;
@@ -36,6 +40,7 @@ pub(crate) async fn list(
     let is_listed = |own: Option<&Namespace>| own.is_none_or(|own| *own == namespace);
     let windows = rules.windows.iter();
     let windows = windows
+        .filter(|window| Kind::Window.is(&window.spec) && window.ended_at.is_none())
         .filter(|window| is_listed(window.spec.scope.namespace.as_ref()))
         .map(|window| WindowView::new(window, now));
     Ok(Json(WindowList {
@@ -77,9 +82,8 @@ pub(crate) async fn add(
     if spec.owner.is_empty() {
         spec.owner.clone_from(&caller.actor.name);
     }
-    let (id, jobs) = state.store.add_window(&spec, &caller.actor).await?;
-    replanned(&state, &jobs).await?;
-    let jobs = jobs.len() as u64;
+    let id = state.store.add_window(&spec, &caller.actor).await?;
+    let jobs = change_plans(&state, id).await?;
     Ok((StatusCode::CREATED, Json(WindowRef { id, jobs })))
 }
 
@@ -102,34 +106,105 @@ pub(crate) async fn delete(
     uri: Uri,
 ) -> Result<Json<WindowRef>, Problem> {
     query::none(&uri)?;
-    let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
-    let id = text.parse::<i64>().ok().filter(|id| *id > 0);
-    let id = id.ok_or_else(|| {
-        let message =
-            format!("{text:?} is not the number of a window; numbers are whole and from 1 on");
-        Problem::malformed_fields(vec![FieldProblem::new("id", message)])
-    })?;
-    let missing = || Problem::not_found(format!("there is no maintenance window {id}"));
-    let rules = state.store.fire_rules().await?;
-    let window = rules.windows.iter().find(|window| window.id == id);
-    let window = window.ok_or_else(missing)?;
-    let own = window.spec.scope.namespace.as_ref();
-    if own.is_some_and(|own| *own != namespace) {
-        return Err(missing());
-    }
+    let id = window_id(path, Kind::Window)?;
+    let window = Kind::Window.find(&state, id, &namespace).await?;
     require_scope(&caller, &window.spec)?;
-    let jobs = state.store.delete_window(id, &caller.actor).await?;
-    replanned(&state, &jobs).await?;
-    let jobs = jobs.len() as u64;
+    state.store.end_window(id, &caller.actor).await?;
+    let jobs = change_plans(&state, id).await?;
     Ok(Json(WindowRef { id, jobs }))
 }
 
+/// What a number names: both kinds are numbered together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Window,
+    Pause,
+}
+
+impl Kind {
+    const fn noun(self) -> &'static str {
+        match self {
+            Self::Window => "maintenance window",
+            Self::Pause => "pause",
+        }
+    }
+
+    fn is(self, spec: &WindowSpec) -> bool {
+        let is_pause = matches!(spec.time, WindowTime::Pause { .. });
+        is_pause == (self == Self::Pause)
+    }
+
+    /// The one with that number, if the namespace or all of them have it, and nobody has ended it.
+    pub(crate) async fn find(
+        self,
+        state: &ApiState,
+        id: i64,
+        namespace: &Namespace,
+    ) -> Result<Arc<MaintenanceWindow>, Problem> {
+        let rules = state.store.fire_rules().await?;
+        let found = rules.windows.iter().find(|window| {
+            let own = window.spec.scope.namespace.as_ref();
+            window.id == id
+                && window.ended_at.is_none()
+                && self.is(&window.spec)
+                && own.is_none_or(|own| own == namespace)
+        });
+        found
+            .cloned()
+            .ok_or_else(|| Problem::not_found(format!("there is no {} {id}", self.noun())))
+    }
+}
+
+pub(crate) fn window_id(
+    path: Result<Path<String>, PathRejection>,
+    kind: Kind,
+) -> Result<i64, Problem> {
+    let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let id = text.parse::<i64>().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| {
+        let noun = kind.noun();
+        let message =
+            format!("{text:?} is not the number of a {noun}; numbers are whole and from 1 on");
+        Problem::malformed_fields(vec![FieldProblem::new("id", message)])
+    })
+}
+
+/// How often a transaction for further jobs is tried again, after failures that may pass. Afterwards a scheduler does the
+/// rest by itself.
+const MAX_RETRIES: u32 = 5;
+
+/// Changes the plans of the jobs in the scope of a window that was added or ended, and waits until no trigger from before
+/// can be published any more. Returns the number of the jobs.
+pub(crate) async fn change_plans(state: &ApiState, id: i64) -> Result<u64, Problem> {
+    let mut jobs = Vec::new();
+    let mut retries = 0;
+    loop {
+        match state.store.replan_window(Some(id), MAX_REPLANNED).await {
+            Ok(replanned) => {
+                retries = 0;
+                jobs.extend(replanned.jobs);
+                if replanned.is_done {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Transient && retries < MAX_RETRIES => {
+                retries += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for part in jobs.chunks(MAX_REPLANNED) {
+        replanned(state, part).await?;
+    }
+    Ok(jobs.len() as u64)
+}
+
 /// The rule of the route is about one namespace.
-fn require_scope(caller: &Caller, spec: &WindowSpec) -> Result<(), Problem> {
+pub(crate) fn require_scope(caller: &Caller, spec: &WindowSpec) -> Result<(), Problem> {
     if spec.scope.namespace.is_some() || caller.may_everywhere(Right::Operate) {
         return Ok(());
     }
     Err(Problem::forbidden(
-        "a maintenance window of all namespaces needs the right to operate in all namespaces",
+        "a maintenance window or a pause of all namespaces needs the right to operate in all namespaces",
     ))
 }

@@ -112,6 +112,16 @@ impl ManualEngine {
         Ok(())
     }
 
+    /// Creates the next runs of backfills.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn advance_backfills(&mut self) -> Result<(), EngineError> {
+        self.stages.backfills.activate().await?;
+        Ok(())
+    }
+
     /// Deletes a batch of what has passed its retention.
     ///
     /// # Errors

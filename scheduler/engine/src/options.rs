@@ -53,10 +53,12 @@ pub struct EngineOptions {
     /// if no other process can publish to the queues. The signature costs a third of the rate of fires where the queue
     /// is a file beside the key.
     pub sign_native: bool,
-    /// Ended runs are kept for this long; 7 days.
+    /// Ended runs are kept for this long, unless their job or its group says otherwise; 7 days.
     pub retention_ms: u64,
     /// Entries of the audit log are kept for this long; 400 days, so that a yearly review sees all of its year.
     pub audit_retention_ms: u64,
+    /// Dead letters are kept for this long; 90 days.
+    pub dead_letter_retention_ms: u64,
 }
 
 impl Default for EngineOptions {
@@ -84,6 +86,7 @@ impl Default for EngineOptions {
             sign_native: true,
             retention_ms: 7 * 24 * 3_600_000,
             audit_retention_ms: 400 * 24 * 3_600_000,
+            dead_letter_retention_ms: 90 * 24 * 3_600_000,
         }
     }
 }

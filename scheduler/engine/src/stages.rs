@@ -39,12 +39,14 @@ use crate::liveness::registry::Registry;
 use crate::liveness::republish_limit::RepublishLimit;
 use crate::liveness::self_check::SelfCheck;
 use crate::liveness::unanswered::Unanswered;
+use crate::maintenance::backfills::Backfills;
 use crate::maintenance::cancellations::Cancellations;
 use crate::maintenance::dead_letters::DeadLetters;
 use crate::maintenance::overdue::Overdue;
 use crate::maintenance::refused_triggers::RefusedTriggers;
 use crate::maintenance::retention::Retention;
 use crate::maintenance::time_zones::TimeZones;
+use crate::maintenance::window_plans::WindowPlans;
 use crate::options::EngineOptions;
 use crate::origin::claims::Claims;
 use crate::origin::enrolment::Enrolment;
@@ -62,6 +64,7 @@ use crate::pipeline::manual_trigger::ManualTrigger;
 use crate::pipeline::outstanding_attempts::RefreshOutstanding;
 use crate::pipeline::prepare::Prepare;
 use crate::pipeline::publish::Publish;
+use crate::pipeline::room::RoomQueue;
 use crate::pipeline::trigger_requests::TriggerRequests;
 use crate::pipeline::trigger_writer::{TriggerSigner, TriggerWriter};
 use crate::pipeline::unroutable_runs::UnroutableRuns;
@@ -104,6 +107,8 @@ pub(crate) struct Stages {
     pub(crate) refresh_quotas: RefreshQuotas,
     pub(crate) retention: Retention,
     pub(crate) time_zones: TimeZones,
+    pub(crate) window_plans: WindowPlans,
+    pub(crate) backfills: Backfills,
 }
 
 /// The values that several stages share. Private to this file, so that no stage depends on all of them.
@@ -237,7 +242,7 @@ impl Parts {
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), router: router,
+                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), room: self.room(o), router: router,
                 earlier_runs: self.earlier_runs(), triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
@@ -283,7 +288,11 @@ impl Parts {
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
             refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
             time_zones: hand!(self => TimeZones { store; noted: None }),
-            retention: hand!(self => Retention { store, audit; runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms }),
+            window_plans: hand!(self => WindowPlans { store }),
+            backfills: hand!(self => Backfills { store, claim }),
+            retention: hand!(self => Retention { store, audit;
+                runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms, letters_kept_ms: o.dead_letter_retention_ms, swept_to: None
+            }),
         }
     }
 
@@ -336,6 +345,10 @@ impl Parts {
         hand!(self => GroupLanes {
             store, clock, claims, registry, counters, claim; max_held: o.max_unroutable, following: HashMap::new()
         })
+    }
+
+    fn room(&self, o: &EngineOptions) -> RoomQueue {
+        hand!(self => RoomQueue { store, clock, claims, registry, claim; max_held: o.max_unroutable })
     }
 
     fn failover(&self, o: &EngineOptions) -> Failover {

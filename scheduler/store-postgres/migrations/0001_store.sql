@@ -12,22 +12,41 @@ CREATE TABLE job (
     version        bigint  NOT NULL,
     created_at     bigint  NOT NULL,
     deleted_at     bigint,
-    parent_id      bigint,
     startup        boolean NOT NULL,
     -- The longest that an attempt takes: timeout and kill grace.
     max_attempt_ms bigint,
     group_name     text    NOT NULL,
     definition     text    NOT NULL,
     -- False once retention has deleted the versions of a deleted job, so that it looks for them only once.
-    keeps_versions boolean NOT NULL DEFAULT true
+    keeps_versions boolean NOT NULL DEFAULT true,
+    -- Its retention. NULL is what its group or the server says.
+    keep_age_ms     bigint,
+    keep_runs       bigint,
+    keep_logs_ms    bigint,
+    keep_outputs_ms bigint
 );
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name, id);
 CREATE INDEX job_group ON job (group_name, name);
-CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions;
 CREATE INDEX job_startup ON job (id) WHERE startup AND deleted_at IS NULL;
+CREATE INDEX job_retention_rule ON job (keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    WHERE coalesce(keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms) IS NOT NULL;
+
+-- Which jobs run after which ones; only jobs that are not deleted. The flags follow from the definition of the child. A
+-- transaction that changes the links of a parent changes its row in job_due too, so whoever has locked that sees them all.
+CREATE TABLE job_parent (
+    parent_id     bigint  NOT NULL,
+    child_id      bigint  NOT NULL,
+    -- The child waits for all of its parents.
+    waits_for_all boolean NOT NULL,
+    -- A failure of the parent may start the child.
+    after_failure boolean NOT NULL,
+    PRIMARY KEY (parent_id, child_id)
+);
+
+CREATE INDEX job_parent_child ON job_parent (child_id, parent_id);
 
 -- One row for each job that is not deleted. Its row lock is the lock of the job. A transaction takes it first if it
 -- changes the definition, the next fire time, or what follows from runs of the job. It locks rows of run_live after it.
@@ -38,18 +57,36 @@ CREATE TABLE job_due (
     run_count    bigint  NOT NULL DEFAULT 0,
     enabled      boolean NOT NULL,
     fixed_delay  boolean NOT NULL,
-    has_children boolean NOT NULL DEFAULT false,
+    -- 1 if jobs run after this one, 2 if one of them may start after a failure.
+    children     smallint NOT NULL DEFAULT 0,
     -- That of the job, so that ingest reads one row of each job only.
     group_name   text    NOT NULL,
     -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
     rules        bigint  NOT NULL DEFAULT 0,
     -- The first excluded fire time without a run. Until next_fire_at, all fire times without a run are excluded.
-    excluded_from bigint
+    excluded_from bigint,
+    -- When the last pause of the job's scope ends. Until then only manual runs of it are dispatched.
+    paused_until bigint
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX job_due_next ON job_due (next_fire_at, job_id) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay AND enabled AND next_fire_at IS NULL;
+
+-- The retention of groups.
+CREATE TABLE group_retention (
+    group_name text   COLLATE "C" PRIMARY KEY,
+    age_ms     bigint,
+    runs       bigint,
+    logs_ms    bigint,
+    outputs_ms bigint
+);
+
+-- The last fire time of each job whose run was deleted. Job 0 is for all jobs.
+CREATE TABLE pruned_until (
+    job_id  bigint PRIMARY KEY,
+    fire_at bigint NOT NULL
+);
 
 -- The lower part of run ids; the upper part is the day. The sequence restarts after 10^10 runs, long after that day is
 -- over.
@@ -59,7 +96,7 @@ CREATE TABLE run (
     id                 bigint   PRIMARY KEY,
     job_id             bigint   NOT NULL,
     -- What the shards of one fire have in common. It is the fire time (schedule, startup), the first run of the trigger
-    -- request (manual), or that of the parent's fire (child). Each partition has a unique index on (fire_key, job_id,
+    -- request (manual), or the flow run: the first run of the fire that it began with (child). Each partition has a unique index on (fire_key, job_id,
     -- kind, shard_index), and runs with the same key are in the same partition.
     fire_key           bigint   NOT NULL,
     fire_at            bigint   NOT NULL,
@@ -239,9 +276,46 @@ CREATE TABLE calendar (
 );
 
 CREATE TABLE maintenance_window (
-    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    definition text   NOT NULL
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    definition   text   NOT NULL,
+    -- When a person ended it. The row is kept until all its jobs have their new plans.
+    ended_at     bigint,
+    -- When it was added or ended.
+    changed_at   bigint NOT NULL,
+    -- The last job that has its new plan; NULL once all have.
+    replan_after bigint,
+    -- When the last jobs got theirs.
+    replanned_at bigint NOT NULL
 );
+
+-- Runs for the fire times of past windows, which are created a few at a time.
+CREATE TABLE backfill (
+    id               bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id           bigint   NOT NULL,
+    -- That of the job at the start: its schedule names the fire times.
+    definition       text     NOT NULL,
+    from_at          bigint   NOT NULL,
+    to_at            bigint   NOT NULL,
+    parallel         integer  NOT NULL,
+    include_excluded boolean  NOT NULL,
+    -- Codes of BackfillState: from 2 on it has ended.
+    state            smallint NOT NULL DEFAULT 0,
+    total            bigint   NOT NULL,
+    -- Fire times that have their runs. It also numbers them for their fire keys.
+    fires            bigint   NOT NULL DEFAULT 0,
+    excluded         bigint   NOT NULL DEFAULT 0,
+    -- The last fire time that was looked at.
+    cursor_at        bigint,
+    started_at       bigint   NOT NULL,
+    started_by       text     NOT NULL,
+    changed_at       bigint,
+    changed_by       text,
+    ended_at         bigint,
+    message          text
+);
+
+CREATE UNIQUE INDEX backfill_active ON backfill (job_id) WHERE state < 2;
+CREATE INDEX backfill_of_job ON backfill (job_id, id);
 
 -- One row. It counts the changes of calendars and windows.
 CREATE TABLE fire_rules (revision bigint NOT NULL);
@@ -253,6 +327,36 @@ CREATE TABLE time_zone (
     name   text   COLLATE "C" PRIMARY KEY,
     digest bigint NOT NULL
 );
+
+-- Scripts. A version is never changed.
+CREATE TABLE script (
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name    text   COLLATE "C" NOT NULL UNIQUE,
+    -- The newest version.
+    version bigint NOT NULL
+);
+
+CREATE TABLE script_version (
+    script_id bigint NOT NULL REFERENCES script (id),
+    version   bigint NOT NULL,
+    at        bigint NOT NULL,
+    saved_by  text   NOT NULL,
+    remark    text   NOT NULL,
+    language  text   NOT NULL,
+    text      text   NOT NULL,
+    PRIMARY KEY (script_id, version)
+);
+
+-- The version that each job with a script runs.
+CREATE TABLE job_script (
+    job_id    bigint  PRIMARY KEY REFERENCES job (id),
+    script_id bigint  NOT NULL REFERENCES script (id),
+    version   bigint  NOT NULL,
+    -- Whether later versions change nothing for the job.
+    pinned    boolean NOT NULL
+);
+
+CREATE INDEX job_script_of ON job_script (script_id);
 
 -- Tokens enrol keys of workers.
 CREATE TABLE enrolment_token (

@@ -223,29 +223,40 @@ impl PgStore {
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<JobVersion>> {
-        let (statement, first) = match order {
-            Order::Ascending => (VERSIONS_ASCENDING, -1),
-            Order::Descending => (VERSIONS, i64::MAX),
-        };
-        let rows: Vec<FoundVersion> = sqlx::query_as(statement)
-            .bind(job.as_str())
-            .bind(after.map_or(first, to_i64))
-            .bind(to_i64(limit))
-            .fetch_all(&mut *self.db.read().await?)
-            .await?;
-        if rows.is_empty() {
-            return Err(StoreError::no_job(job.as_str()).into());
-        }
-        let whole =
-            |(version, at, by, enabled, definition): FoundVersion| -> Option<JobVersionRow> {
-                Some((version?, at?, by?, enabled?, definition?))
-            };
-        Ok(rows
-            .into_iter()
-            .filter_map(whole)
-            .map(job_version)
-            .collect())
+        let mut conn = self.db.read().await?;
+        versions(&mut conn, job, order, after, limit).await
     }
+}
+
+/// The versions of the newest job with that name.
+pub(crate) async fn versions(
+    conn: &mut PgConnection,
+    job: &JobName,
+    order: Order,
+    after: Option<u64>,
+    limit: usize,
+) -> Result<Vec<JobVersion>> {
+    let (statement, first) = match order {
+        Order::Ascending => (VERSIONS_ASCENDING, -1),
+        Order::Descending => (VERSIONS, i64::MAX),
+    };
+    let rows: Vec<FoundVersion> = sqlx::query_as(statement)
+        .bind(job.as_str())
+        .bind(after.map_or(first, to_i64))
+        .bind(to_i64(limit))
+        .fetch_all(conn)
+        .await?;
+    if rows.is_empty() {
+        return Err(StoreError::no_job(job.as_str()).into());
+    }
+    let whole = |(version, at, by, enabled, definition): FoundVersion| -> Option<JobVersionRow> {
+        Some((version?, at?, by?, enabled?, definition?))
+    };
+    Ok(rows
+        .into_iter()
+        .filter_map(whole)
+        .map(job_version)
+        .collect())
 }
 
 #[async_trait]

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec};
 use cueline_store::adapter::convert::parse_name;
-use cueline_store::adapter::definitions::{DefinitionCache, DefinitionRow, JobsById, job_of};
-use cueline_store::adapter::parents::ParentLinks;
+use cueline_store::adapter::definitions::{
+    DefinitionCache, DefinitionRow, JobsById, ScriptBodies, job_of,
+};
+use cueline_store::adapter::parents::{ParentLinks, StoredLink};
+use cueline_store::adapter::script_bodies::with_scripts;
 use sqlx::postgres::PgConnection;
 
-use crate::PgStore;
 use crate::columns::job_ids;
 use crate::error::Result;
+use crate::{PgStore, scripts};
 
 pub(crate) const LOAD: &str = "
     SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
@@ -21,7 +24,7 @@ const BY_NAME: &str = "
     SELECT j.id, j.version FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL";
 
 const PARENTS: &str = "
-    SELECT c.name, p.name FROM job c JOIN job p ON p.id = c.parent_id WHERE c.parent_id IS NOT NULL AND c.deleted_at IS NULL";
+    SELECT c.name, p.name, l.waits_for_all FROM job_parent l JOIN job c ON c.id = l.child_id JOIN job p ON p.id = l.parent_id";
 
 /// The definitions of the store, with a cache.
 #[derive(Debug, Default)]
@@ -43,8 +46,19 @@ impl Definitions {
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
     async fn load(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(ids).fetch_all(conn).await?;
-        Ok(self.0.insert(rows))
+        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(ids).fetch_all(&mut *conn).await?;
+        let jobs = self.0.parse(rows);
+        let with_scripts = with_scripts(&jobs);
+        if with_scripts.is_empty() {
+            return Ok(self.0.keep(jobs, &[], &ScriptBodies::new()));
+        }
+        let uses = scripts::uses(&mut *conn, &with_scripts).await?;
+        let (mut bodies, missing) = self.0.bodies(&uses);
+        if !missing.is_empty() {
+            let rows = scripts::bodies(conn, &missing).await?;
+            self.0.add_bodies(&mut bodies, rows);
+        }
+        Ok(self.0.keep(jobs, &uses, &bodies))
     }
 
     /// Forgets all definitions, because the database may issue their versions again.
@@ -71,7 +85,7 @@ impl Definitions {
         Ok(found)
     }
 
-    /// Returns an error for parents that do not exist, and for cycles.
+    /// Returns an error for parents that do not exist, for cycles, and for what else [`ParentLinks`] refuses.
     pub(crate) async fn check_parents(
         &self,
         conn: &mut PgConnection,
@@ -79,17 +93,23 @@ impl Definitions {
         stored: &HashMap<JobName, Arc<Job>>,
     ) -> Result<()> {
         let links = ParentLinks::new(specs)?;
-        if links.is_empty() {
+        if links.is_empty(stored) {
             return Ok(());
         }
         let found = self.by_name(conn, links.missing_from(stored)).await?;
         links.require_parents(stored, &found)?;
-        let rows: Vec<(String, String)> = sqlx::query_as(PARENTS).fetch_all(conn).await?;
+        let rows: Vec<(String, String, bool)> = sqlx::query_as(PARENTS).fetch_all(conn).await?;
         let stored_links = rows
             .iter()
-            .map(|(child, parent)| Ok((parse_name(child)?, parse_name(parent)?)))
+            .map(|(child, parent, waits_for_all)| {
+                Ok(StoredLink {
+                    child: parse_name(child)?,
+                    parent: parse_name(parent)?,
+                    waits_for_all: *waits_for_all,
+                })
+            })
             .collect::<Result<Vec<_>>>()?;
-        Ok(links.refuse_cycles(&stored_links)?)
+        Ok(links.check_graph(&stored_links)?)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::columns::{attempt_columns, column, id_range, to_i32};
 use crate::database::WriteTx;
 use crate::end_runs::end_runs;
 use crate::error::Result;
+use crate::lanes::Look;
 use crate::{PgStore, follow_ups, nodes};
 
 /// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
@@ -68,7 +69,7 @@ pub(crate) const END_RELEASED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.claimed_by = $3 AND l.state = 1 AND NOT l.maybe_published
         AND (l.cancel_requested
-            OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1)))",
+            OR NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled AND coalesce(d.paused_until <= $4, true) OR l.kind = 1)))",
     ends: "CASE WHEN l.cancel_requested OR l.attempt > 1 THEN 15 ELSE 18 END::smallint AS end_state, l.started_at AS began_at,
         $4::bigint AS end_at, l.exit_status AS status, CASE WHEN l.cancel_requested
             THEN coalesce(l.message, 'cancelled before it was published') ELSE $5::text END AS reason, NULL::text AS result",
@@ -92,11 +93,13 @@ const JOBS_OF_QUEUED: &str = "
 pub(crate) const END_STOPPED: &str = end_runs!(
     "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) u (id, attempt)),",
     delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND l.state = 2
-        AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled OR l.kind = 1))",
+        AND NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = l.job_id AND (d.enabled AND coalesce(d.paused_until <= $3, true) OR l.kind = 1))",
     ends: "15::smallint AS end_state, l.started_at AS began_at, $3::bigint AS end_at, l.exit_status AS status, $4::text AS reason,
         NULL::text AS result",
     within: "AND run.id BETWEEN $5 AND $6",
-    then: "INSERT INTO run_event (run_id, at, attempt, event, detail) SELECT id, $3, attempt, 'cancel', $4 FROM done"
+    then: ", events AS (INSERT INTO run_event (run_id, at, attempt, event, detail)
+            SELECT id, $3, attempt, 'cancel', $4 FROM gone)
+        SELECT job_id FROM done"
 );
 
 pub(crate) const RECLAIM: &str = "
@@ -133,7 +136,9 @@ impl PgStore {
             });
         }
         let before = {
-            let facts = self.lane_facts(node, requests, &groups).await?;
+            let facts = self
+                .lane_facts(Look::BeforeMarks, node, requests, &groups)
+                .await?;
             before_mark(requests, &groups, &facts)
         };
         let mut waits = before.waits;
@@ -170,7 +175,9 @@ impl PgStore {
         let lost = if groups.is_empty() || marked.is_empty() {
             Vec::new()
         } else {
-            let facts = self.lane_facts(node, requests, groups).await?;
+            let facts = self
+                .lane_facts(Look::AfterMarks, node, requests, groups)
+                .await?;
             after_mark(requests, groups, &facts, |run: RunId| {
                 marked.contains(&run.0)
             })
@@ -370,15 +377,17 @@ impl PgStore {
             .fetch_all(&mut *tx)
             .await?;
         follow_ups::lock_jobs(&mut tx, jobs).await?;
-        sqlx::query(END_STOPPED)
+        let ended: Vec<i64> = sqlx::query_scalar(END_STOPPED)
             .bind(&ids)
             .bind(&numbers)
             .bind(now.as_millis())
             .bind(STOPPED_MEANWHILE)
             .bind(low)
             .bind(high)
-            .execute(&mut *tx)
+            .fetch_all(&mut *tx)
             .await?;
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
+        self.schedule_fixed_delays(&mut tx, &ended).await?;
         let reclaimed: Vec<i64> = sqlx::query_scalar(RECLAIM)
             .bind(ids)
             .bind(numbers)

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 
 use cueline_model::{
-    AttemptId, ExecutorId, ExecutorLabels, Heartbeat, JobId, RunId, Session, Timestamp, Weight,
+    AttemptId, ExecutorId, ExecutorLabels, GroupName, Heartbeat, JobId, RunId, Session, Timestamp,
+    Weight,
 };
 use cueline_store::adapter::convert::{corrupt, parse_name, run_state, to_i64, to_u32, to_u64};
 use cueline_store::adapter::heartbeats::{HeartbeatRow, latest_heartbeats};
 use cueline_store::{Executor, JobAttempt, OutstandingAttempt};
 use sqlx::Row as _;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::PgStore;
 use crate::columns::column;
@@ -32,6 +33,11 @@ const ALL: &str = "
     SELECT group_name, name, incarnation, session, capabilities, capacity, labels, weight, held, running, draining, gone, refusal,
         last_heartbeat_at
     FROM executor ORDER BY group_name, name";
+
+const OF_GROUP: &str = "
+    SELECT group_name, name, incarnation, session, capabilities, capacity, labels, weight, held, running, draining, gone, refusal,
+        last_heartbeat_at
+    FROM executor WHERE group_name = $1 ORDER BY name";
 
 /// The given executors that have sent no heartbeat since, and have no run in `dispatching`, `queued` or `running`.
 const FORGET: &str = "
@@ -194,6 +200,15 @@ fn labels(heartbeat: &HeartbeatRow<'_>) -> String {
         .map(|(key, value)| (key.to_string(), value.as_ref().into()))
         .collect();
     serde_json::Value::Object(labels).to_string()
+}
+
+/// The executors of a group, sorted by name.
+pub(crate) async fn of_group(conn: &mut PgConnection, group: &GroupName) -> Result<Vec<Executor>> {
+    let rows = sqlx::query(OF_GROUP)
+        .bind(group.as_str())
+        .fetch_all(conn)
+        .await?;
+    rows.iter().map(executor).collect()
 }
 
 /// A row of [`ALL`].

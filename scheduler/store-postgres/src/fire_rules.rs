@@ -9,17 +9,17 @@ use cueline_model::{
     Actor, CalendarName, CalendarSpec, FireRules, Job, JobId, JobName, Namespace, Timestamp,
     WindowSpec,
 };
-use cueline_store::adapter::audit::{calendar_changed, window_changed};
+use cueline_store::adapter::audit::calendar_changed;
 use cueline_store::adapter::convert::{corrupt, parse_name};
 use cueline_store::adapter::definitions::JobsById;
 use cueline_store::adapter::fire_rules::{
     About, CalendarChange, CalendarRow, DueRow, ExcludedRow, RulesRow, account_excluded,
-    change_calendars, changed_zones, parse_rules, refuse_used_calendar, replan, room_for_window,
+    change_calendars, changed_zones, parse_rules, refuse_used_calendar, replan,
 };
 use cueline_store::adapter::job_list::name_range;
 use cueline_store::{
     AppliedCalendar, Change, ErrorKind, FireRuleStore, Precondition, Revision, StoreError,
-    StoredCalendar,
+    StoredCalendar, WindowReplan,
 };
 use sqlx::postgres::PgConnection;
 
@@ -36,10 +36,10 @@ const REVISION: &str = "SELECT revision FROM fire_rules";
 const RULES: &str = "
     SELECT revision,
         (SELECT coalesce(json_agg(json_build_array(version, definition)), '[]'::json)::text FROM calendar),
-        (SELECT coalesce(json_agg(json_build_array(id, definition)), '[]'::json)::text FROM maintenance_window)
+        (SELECT coalesce(json_agg(json_build_array(id, definition, ended_at)), '[]'::json)::text FROM maintenance_window)
     FROM fire_rules";
 
-const NEXT_REVISION: &str = "UPDATE fire_rules SET revision = revision + 1";
+pub(crate) const NEXT_REVISION: &str = "UPDATE fire_rules SET revision = revision + 1";
 
 const CALENDARS: &str = "SELECT id, version, name, definition FROM calendar ORDER BY name";
 
@@ -50,10 +50,6 @@ const UPDATE_CALENDAR: &str =
     "UPDATE calendar SET version = version + 1, definition = $2 WHERE id = $1";
 
 const DELETE_CALENDAR: &str = "DELETE FROM calendar WHERE id = $1";
-
-const INSERT_WINDOW: &str = "INSERT INTO maintenance_window (definition) VALUES ($1) RETURNING id";
-
-const DELETE_WINDOWS: &str = "DELETE FROM maintenance_window WHERE id = ANY ($1::bigint[])";
 
 const JOBS: &str = "
     SELECT id, version FROM job
@@ -67,8 +63,10 @@ const DUE: &str = "
     SELECT job_id, next_fire_at, excluded_from, enabled FROM job_due WHERE job_id = ANY ($1::bigint[])";
 
 const REPLAN: &str = "
-    UPDATE job_due SET next_fire_at = e.next_fire_at, excluded_from = e.excluded_from, rules = e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) e (id, next_fire_at, excluded_from, rules)
+    UPDATE job_due SET next_fire_at = e.next_fire_at, excluded_from = e.excluded_from, rules = e.rules,
+        paused_until = e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+        e (id, next_fire_at, excluded_from, rules, paused_until)
     WHERE job_due.job_id = e.id";
 
 const ZONES: &str = "SELECT name, digest FROM time_zone ORDER BY name";
@@ -141,13 +139,16 @@ impl PgStore {
         Ok(jobs)
     }
 
-    /// Computes the plans of jobs again, after a change from the rules `before`. Returns their ids. It locks the jobs, so it
-    /// waits for plans in progress, and later plans see the change.
-    async fn replan(
+    /// Computes the plans of jobs again, after a change from the rules `before`, at `changed_at` or now. Returns their ids.
+    /// It locks the jobs, so it waits for plans in progress, and later plans see the change. With `ends_runs`, runs that wait
+    /// and are due before its time end with its message.
+    pub(crate) async fn replan(
         &self,
         tx: &mut WriteTx,
         jobs: &JobsById,
         (before, after): (&FireRules, &FireRules),
+        changed_at: Option<Timestamp>,
+        ends_runs: Option<(i64, String)>,
     ) -> Result<Vec<JobId>> {
         let mut ids: Vec<i64> = jobs.keys().copied().collect();
         ids.sort_unstable();
@@ -158,17 +159,22 @@ impl PgStore {
         let now = self
             .lock_and_read_clock(tx, job_ids.iter().copied())
             .await?;
-        self.account_excluded(tx, &ids, before, now).await?;
+        let changed_at = changed_at.unwrap_or(now);
+        self.account_excluded(tx, &ids, before, changed_at).await?;
         let rows: Vec<DueRow> = sqlx::query_as(DUE).bind(&ids).fetch_all(&mut **tx).await?;
-        let plans = replan(&rows, jobs, after, now);
+        let plans = replan(&rows, jobs, after, (changed_at, now));
         sqlx::query(REPLAN)
             .bind(column(&plans, |plan| plan.job))
             .bind(column(&plans, |plan| plan.columns.next_fire_at))
             .bind(column(&plans, |plan| plan.columns.excluded_from))
             .bind(column(&plans, |plan| plan.columns.rules))
+            .bind(column(&plans, |plan| plan.columns.paused_until))
             .execute(&mut **tx)
             .await?;
         waiting_runs::delete_ahead(&mut *tx, &job_ids, now).await?;
+        if let Some((until, message)) = ends_runs {
+            waiting_runs::end_due(&mut *tx, &job_ids, (now, until), &message).await?;
+        }
         wait_for_live_runs(&mut *tx, &job_ids).await?;
         Ok(job_ids)
     }
@@ -183,7 +189,7 @@ impl PgStore {
         sqlx::query(NEXT_REVISION).execute(&mut **tx).await?;
         let after = read_rules(&mut *tx).await?;
         let jobs = self.jobs_about(&mut *tx, about).await?;
-        self.replan(tx, &jobs, (before, &after)).await
+        self.replan(tx, &jobs, (before, &after), None, None).await
     }
 
     async fn list_calendars(
@@ -300,50 +306,6 @@ impl PgStore {
         Ok(())
     }
 
-    async fn insert_window(&self, spec: &WindowSpec, by: &Actor) -> Result<(i64, Vec<JobId>)> {
-        let mut tx = self.db.write().await?;
-        let now = tx.now;
-        sqlx::query(LOCK).execute(&mut *tx).await?;
-        let before = self.present_rules(&mut tx).await?;
-        let over = room_for_window(&before, now)?;
-        sqlx::query(DELETE_WINDOWS)
-            .bind(over)
-            .execute(&mut *tx)
-            .await?;
-        let definition = window_text(spec)?;
-        let id: i64 = sqlx::query_scalar(INSERT_WINDOW)
-            .bind(&definition)
-            .fetch_one(&mut *tx)
-            .await?;
-        let about = About::Window(spec);
-        let jobs = self.rules_changed(&mut tx, &about, &before).await?;
-        let namespace = spec.scope.namespace.clone();
-        let entry = window_changed(by, id, namespace, None, Some(definition));
-        audit::write(&mut tx, &[entry], now).await?;
-        tx.commit().await?;
-        Ok((id, jobs))
-    }
-
-    async fn remove_window(&self, id: i64, by: &Actor) -> Result<Vec<JobId>> {
-        let mut tx = self.db.write().await?;
-        let now = tx.now;
-        sqlx::query(LOCK).execute(&mut *tx).await?;
-        let before = self.present_rules(&mut tx).await?;
-        let window = before.windows.iter().find(|window| window.id == id);
-        let spec = &window.ok_or_else(|| no_window(id))?.spec;
-        sqlx::query(DELETE_WINDOWS)
-            .bind(vec![id])
-            .execute(&mut *tx)
-            .await?;
-        let about = About::Window(spec);
-        let jobs = self.rules_changed(&mut tx, &about, &before).await?;
-        let namespace = spec.scope.namespace.clone();
-        let entry = window_changed(by, id, namespace, Some(window_text(spec)?), None);
-        audit::write(&mut tx, &[entry], now).await?;
-        tx.commit().await?;
-        Ok(jobs)
-    }
-
     async fn write_zones(&self, zones: &[ZoneDigest]) -> Result<u64> {
         let mut tx = self.db.write().await?;
         sqlx::query(LOCK).execute(&mut *tx).await?;
@@ -354,7 +316,8 @@ impl PgStore {
             let rules = self.present_rules(&mut tx).await?;
             let about = About::Zones(&changed, &rules);
             let jobs = self.jobs_about(&mut tx, &about).await?;
-            let jobs = self.replan(&mut tx, &jobs, (&rules, &rules)).await?;
+            let both = (&*rules, &*rules);
+            let jobs = self.replan(&mut tx, &jobs, both, None, None).await?;
             replanned = jobs.len() as u64;
         }
         sqlx::query(WRITE_ZONES)
@@ -414,18 +377,6 @@ fn no_calendar(name: &CalendarName) -> StoreError {
     StoreError::new(ErrorKind::NotFound, message)
 }
 
-fn no_window(id: i64) -> StoreError {
-    StoreError::new(
-        ErrorKind::NotFound,
-        format!("there is no maintenance window {id}"),
-    )
-}
-
-fn window_text(spec: &WindowSpec) -> Result<String> {
-    let text = serde_json::to_string(spec);
-    Ok(text.map_err(|e| corrupt("failed to write a maintenance window", e))?)
-}
-
 type Answer<T> = std::result::Result<T, StoreError>;
 
 #[async_trait]
@@ -468,14 +419,19 @@ impl FireRuleStore for PgStore {
         self.write("delete a calendar", write).await
     }
 
-    async fn add_window(&self, spec: &WindowSpec, by: &Actor) -> Answer<(i64, Vec<JobId>)> {
-        self.write("add a maintenance window", || self.insert_window(spec, by))
-            .await
+    async fn add_window(&self, spec: &WindowSpec, by: &Actor) -> Answer<i64> {
+        let added = self.insert_window(spec, by).await;
+        added.map_err(|error| error.failed_to("add a maintenance window or a pause"))
     }
 
-    async fn delete_window(&self, id: i64, by: &Actor) -> Answer<Vec<JobId>> {
-        self.write("delete a maintenance window", || self.remove_window(id, by))
-            .await
+    async fn end_window(&self, id: i64, by: &Actor) -> Answer<()> {
+        let ended = self.end_window(id, by).await;
+        ended.map_err(|error| error.failed_to("end a maintenance window or a pause"))
+    }
+
+    async fn replan_window(&self, window: Option<i64>, limit: usize) -> Answer<WindowReplan> {
+        let replanned = self.replan_window(window, limit).await;
+        replanned.map_err(|error| error.failed_to("plan the jobs of a window again"))
     }
 
     async fn known_zones(&self) -> Answer<Vec<ZoneDigest>> {

@@ -1,22 +1,16 @@
 //! Effects of the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child
-//! runs.
-//!
-//! Two transactions may end two runs of one fire at the same time. Each locks the job of its run. So the second one
-//! sees the result of the first, and finds that the whole fire has succeeded.
+//! runs (those are in `children.rs`).
 
 use cueline_model::Timestamp;
 use cueline_store::IngestSummary;
-use cueline_store::adapter::follow_ups::{
-    ChildJob, FoundFire, SucceededFire, latest_ends, next_fires_after, parent_jobs, plan_child_runs,
-};
+use cueline_store::adapter::follow_ups::{latest_ends, next_fires_after};
 use cueline_store::adapter::report_batch::{BatchWrites, keep_earliest};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
-use crate::columns::{column, id_range};
+use crate::columns::column;
 use crate::database::WriteTx;
 use crate::error::Result;
-use crate::partitions::Day;
 
 pub(crate) const LOCK_JOBS: &str = "
     SELECT 1 FROM unnest($1::bigint[]) e (id) JOIN job_due d ON d.job_id = e.id
@@ -30,18 +24,6 @@ pub(crate) const IDLE: &str = "
 pub(crate) const SET_NEXT_FIRE: &str = "
     UPDATE job_due SET next_fire_at = e.next_fire_at FROM unnest($1::bigint[], $2::bigint[]) e (job_id, next_fire_at)
     WHERE job_due.job_id = e.job_id";
-
-/// The given runs whose fires have succeeded as a whole, each with the first run of its fire and the fire time.
-pub(crate) const SUCCEEDED_FIRES: &str = "
-    SELECT e.id, min(r.id), min(r.fire_at)
-    FROM unnest($1::bigint[]) e (id) JOIN run o ON o.id = e.id AND o.id BETWEEN $2 AND $3
-        JOIN run r ON r.fire_key = o.fire_key AND r.job_id = o.job_id AND r.kind = o.kind AND r.id BETWEEN $2 AND $3
-    GROUP BY e.id HAVING bool_and(r.state IS NOT DISTINCT FROM 10)";
-
-pub(crate) const CHILDREN: &str = "
-    SELECT j.parent_id, d.job_id, d.version, d.run_count
-    FROM unnest($1::bigint[]) e (id) JOIN job j ON j.parent_id = e.id AND j.deleted_at IS NULL JOIN job_due d ON d.job_id = j.id
-    WHERE d.enabled ORDER BY d.job_id FOR NO KEY UPDATE OF d";
 
 /// Locks jobs until the end of the transaction.
 pub(crate) async fn lock_jobs(conn: &mut PgConnection, mut jobs: Vec<i64>) -> Result<()> {
@@ -109,37 +91,5 @@ impl PgStore {
         let next = next_fires_after(&ends, &idle, &jobs);
         set_next_fires(conn, &next).await?;
         Ok(next.iter().filter_map(|(_, at)| *at).min())
-    }
-
-    /// Writes the child runs of the fires that succeeded with this batch. Returns their number. The caller has locked
-    /// the jobs of the parents.
-    async fn write_child_runs(&self, tx: &mut WriteTx, writes: &BatchWrites) -> Result<usize> {
-        let parents: Vec<i64> = writes.parents().map(|(run, _)| run.id).collect();
-        if parents.is_empty() {
-            return Ok(0);
-        }
-        let now = tx.now;
-        let (low, high) = id_range(parents.iter().copied());
-        let found: Vec<(i64, i64, i64)> = sqlx::query_as(SUCCEEDED_FIRES)
-            .bind(parents)
-            .bind(Day::of_run(low).ids().0)
-            .bind(Day::of_run(high).ids().1 - 1)
-            .fetch_all(&mut **tx)
-            .await?;
-        let found: Vec<FoundFire> = found.into_iter().map(FoundFire::from).collect();
-        let fires = SucceededFire::in_batch(&found, writes);
-        if fires.is_empty() {
-            return Ok(0);
-        }
-        let children: Vec<(i64, i64, i64, i64)> = sqlx::query_as(CHILDREN)
-            .bind(parent_jobs(&fires))
-            .fetch_all(&mut **tx)
-            .await?;
-        let children: Vec<ChildJob> = children.into_iter().map(ChildJob::from).collect();
-        let versions = children.iter().map(|child| (child.id, child.version));
-        let jobs = self.definitions.get(tx, versions).await?;
-        let mut live = self.live_executors(tx, now).await?;
-        let mut runs = plan_child_runs(&fires, &children, &jobs, &mut live, now);
-        self.insert_and_count(tx, &mut runs).await
     }
 }

@@ -13,7 +13,7 @@ use cueline_store::adapter::report_batch::{
     BatchWrites, ReportBatch, earlier_attempts, required_jobs,
 };
 use cueline_store::adapter::snapshot::{
-    JobSnapshot, RunSnapshot, executor_of_row, set_earlier_executors,
+    Children, JobSnapshot, RunSnapshot, executor_of_row, set_earlier_executors,
 };
 use cueline_store::adapter::timeline::TimelineEvent;
 use cueline_store::adapter::transition::Transition;
@@ -24,14 +24,15 @@ use sqlx::postgres::{PgConnection, PgRow};
 use crate::columns::{column, id_range, state_code, to_i32};
 use crate::end_runs::end_runs;
 use crate::error::Result;
-use crate::{PgStore, follow_ups, log_lines};
+use crate::partitions::{Day, share_old_days};
+use crate::{PgStore, children, follow_ups, log_lines};
 
 /// The last subquery is for deleted jobs only, and is not executed for others.
 macro_rules! snapshots {
     ($lock:literal) => {
         concat!(
             "SELECT l.id, l.job_id, l.kind, l.state, l.attempt, l.retries, l.reruns, l.cancel_requested,
-                d.version, d.enabled, d.fixed_delay, d.has_children, l.executor,
+                d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, l.executor,
                 coalesce(l.published_group, d.group_name, (SELECT j.group_name FROM job j WHERE j.id = l.job_id)) AS executor_group
             FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id WHERE l.id = ANY ($1)",
             $lock
@@ -45,7 +46,8 @@ pub(crate) const SNAPSHOTS_LOCKED: &str = snapshots!(" ORDER BY l.id FOR UPDATE 
 /// The group of an ended run is not known if its job may have moved since.
 pub(crate) const SNAPSHOTS_OF_ENDED: &str = "
     SELECT r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, 0 AS reruns, r.cancel_requested,
-        NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::boolean AS has_children,
+        NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::smallint AS children,
+        NULL::bigint AS paused_until,
         r.executor, r.published_group AS executor_group
     FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
 
@@ -137,6 +139,8 @@ impl PgStore {
     ) -> Result<Option<IngestSummary>> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
+        let days = reports.iter().map(|r| Day::of_run(r.attempt.run.0));
+        share_old_days(&mut tx, &days.collect(), now).await?;
         let Some(Snapshots { mut runs, locked }) = read_snapshots(&mut tx, reports, lock).await?
         else {
             return Ok(None);
@@ -177,7 +181,13 @@ async fn read_snapshots(
         let locked = false;
         return Ok(Some(Snapshots { runs, locked }));
     }
-    follow_ups::lock_jobs(conn, jobs.iter().copied().collect()).await?;
+    let lock: Vec<i64> = jobs.iter().copied().collect();
+    let has_parents = |run: &RunSnapshot| run.has_children() && jobs.contains(&run.job_id);
+    if runs.iter().any(has_parents) {
+        children::lock_with_children(conn, lock).await?;
+    } else {
+        follow_ups::lock_jobs(conn, lock).await?;
+    }
     let runs = read_runs(conn, &ids, SNAPSHOTS_LOCKED).await?;
     let locked = involved_jobs(reports, &runs).is_subset(&jobs);
     Ok(locked.then_some(Snapshots { runs, locked }))
@@ -259,13 +269,17 @@ fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
             .map(|f| f == Some(true))
     };
     let version: Option<i64> = row.try_get("version")?;
+    let children: Option<i16> = row.try_get("children")?;
     let (group, executor): (Option<&str>, Option<&str>) =
         (row.try_get("executor_group")?, row.try_get("executor")?);
     let job = JobSnapshot {
         version: version.unwrap_or_default(),
         enabled: flag("enabled")?,
         fixed_delay: flag("fixed_delay")?,
-        has_children: flag("has_children")?,
+        children: Children::from_code(i64::from(children.unwrap_or_default())),
+        paused_until: row
+            .try_get::<Option<i64>, _>("paused_until")?
+            .map(Timestamp::from_millis),
     };
     Ok(RunSnapshot {
         id: row.try_get("id")?,

@@ -1,29 +1,31 @@
 //! Writes job definitions in batches.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use cueline_model::{FireRules, GroupName, JobId, JobName, JobSpec, Timestamp};
 use cueline_store::adapter::convert::parse_name;
 use cueline_store::adapter::fire_rules::DueColumns;
-use cueline_store::adapter::jobs::{JobColumns, JobUpdate};
+use cueline_store::adapter::jobs::{JobColumns, JobUpdate, SideEffects};
 use sqlx::postgres::PgConnection;
 
 use crate::columns::{column, job_ids};
 use crate::error::Result;
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition)
-    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition
-    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[]) WITH ORDINALITY
-        e (name, group_name, startup, max_attempt_ms, definition, position)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    SELECT e.name, 1, $6, e.group_name, e.startup, e.max_attempt_ms, e.definition, e.age_ms, e.runs, e.logs_ms, e.outputs_ms
+    FROM unnest($1::text[], $2::text[], $3::boolean[], $4::bigint[], $5::text[], $7::bigint[], $8::bigint[], $9::bigint[],
+        $10::bigint[]) WITH ORDINALITY
+        e (name, group_name, startup, max_attempt_ms, definition, age_ms, runs, logs_ms, outputs_ms, position)
     ORDER BY e.position
     RETURNING id, name";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
-    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[])
-        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)
+    SELECT e.id, 1, e.next_fire_at, e.enabled, e.fixed_delay, e.group_name, e.excluded_from, e.rules, e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::boolean[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[])
+        e (id, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -31,38 +33,44 @@ const UPDATE: &str = "
         max_attempt_ms = CASE WHEN e.max_attempt_ms IS NOT NULL
                 AND (job.max_attempt_ms IS NULL OR e.max_attempt_ms < job.max_attempt_ms)
                 AND EXISTS (SELECT FROM run_live l WHERE l.job_id = job.id AND l.state IN (1, 2, 3))
-            THEN job.max_attempt_ms ELSE e.max_attempt_ms END
-    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[])
-        e (id, version, group_name, startup, max_attempt_ms, definition)
+            THEN job.max_attempt_ms ELSE e.max_attempt_ms END,
+        keep_age_ms = e.age_ms, keep_runs = e.runs, keep_logs_ms = e.logs_ms, keep_outputs_ms = e.outputs_ms
+    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::boolean[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
+        $9::bigint[], $10::bigint[])
+        e (id, version, group_name, startup, max_attempt_ms, definition, age_ms, runs, logs_ms, outputs_ms)
     WHERE job.id = e.id";
 
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = e.version, next_fire_at = e.next_fire_at, enabled = e.enabled, fixed_delay = e.fixed_delay,
-        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[])
-        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules)
+        group_name = e.group_name, excluded_from = e.excluded_from, rules = e.rules, paused_until = e.paused_until
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::boolean[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
+        e (id, version, next_fire_at, enabled, fixed_delay, group_name, excluded_from, rules, paused_until)
     WHERE job_due.job_id = e.id";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5 WHERE job_id = $1";
+    UPDATE job_due SET version = version + 1, enabled = $2, next_fire_at = $3, excluded_from = $4, rules = $5,
+        paused_until = $6
+    WHERE job_id = $1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = $1";
 
-/// It finds parents by name, so it is executed once all applied jobs exist.
-const SET_PARENTS: &str = "
-    UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = e.parent AND p.deleted_at IS NULL)
-    FROM unnest($1::bigint[], $2::text[]) e (id, parent) WHERE job.id = e.id";
+const UNLINK: &str = "DELETE FROM job_parent WHERE child_id = ANY ($1::bigint[])";
 
-const SET_HAS_CHILDREN: &str = "
-    UPDATE job_due SET has_children = EXISTS
-        (SELECT FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
+/// It finds parents by name, so it is executed once all applied jobs exist.
+const LINK: &str = "
+    INSERT INTO job_parent (parent_id, child_id, waits_for_all, after_failure)
+    SELECT p.id, e.child, e.waits_for_all, e.after_failure
+    FROM unnest($1::bigint[], $2::text[], $3::boolean[], $4::boolean[]) e (child, parent, waits_for_all, after_failure)
+        JOIN job p ON p.name = e.parent AND p.deleted_at IS NULL";
+
+const SET_CHILDREN: &str = "
+    UPDATE job_due SET children =
+        coalesce((SELECT max(CASE WHEN l.after_failure THEN 2 ELSE 1 END) FROM job_parent l WHERE l.parent_id = job_due.job_id), 0)
     FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL
     WHERE job_due.job_id = j.id";
 
-const SET_PARENT_HAS_CHILDREN: &str = "
-    UPDATE job_due SET has_children = EXISTS
-        (SELECT FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
-    WHERE job_id = (SELECT j.parent_id FROM job j WHERE j.id = $1)";
+const PARENTS: &str =
+    "SELECT p.name FROM job_parent l JOIN job p ON p.id = l.parent_id WHERE l.child_id = $1";
 
 /// Published attempts keep the group that they were published to.
 const KEEP_GROUPS: &str = "
@@ -98,6 +106,10 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.max_attempt_ms))
             .bind(column(&jobs, |j| j.definition.as_str()))
             .bind(now.as_millis())
+            .bind(column(&jobs, |j| j.kept.0))
+            .bind(column(&jobs, |j| j.kept.1))
+            .bind(column(&jobs, |j| j.kept.2))
+            .bind(column(&jobs, |j| j.kept.3))
             .fetch_all(&mut *conn)
             .await?;
         for (id, name) in rows {
@@ -112,6 +124,7 @@ pub(crate) async fn create(
             .bind(column(&jobs, |j| j.group))
             .bind(column(&jobs, |j| j.due.excluded_from))
             .bind(column(&jobs, |j| j.due.rules))
+            .bind(column(&jobs, |j| j.due.paused_until))
             .execute(&mut *conn)
             .await?;
     }
@@ -139,6 +152,7 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.group))
             .bind(column(&jobs, |j| j.due.excluded_from))
             .bind(column(&jobs, |j| j.due.rules))
+            .bind(column(&jobs, |j| j.due.paused_until))
             .execute(&mut *conn)
             .await?;
         sqlx::query(UPDATE)
@@ -148,6 +162,10 @@ pub(crate) async fn update(
             .bind(column(&jobs, |j| j.startup))
             .bind(column(&jobs, |j| j.max_attempt_ms))
             .bind(column(&jobs, |j| j.definition.as_str()))
+            .bind(column(&jobs, |j| j.kept.0))
+            .bind(column(&jobs, |j| j.kept.1))
+            .bind(column(&jobs, |j| j.kept.2))
+            .bind(column(&jobs, |j| j.kept.3))
             .execute(&mut *conn)
             .await?;
     }
@@ -167,16 +185,25 @@ pub(crate) async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
     Ok(())
 }
 
-/// Records for the parent of this job whether other jobs run after it.
-pub(crate) async fn set_parent_has_children(conn: &mut PgConnection, job: JobId) -> Result<()> {
-    sqlx::query(SET_PARENT_HAS_CHILDREN)
+/// Removes the links of a deleted job to its parents.
+pub(crate) async fn unlink_deleted(conn: &mut PgConnection, job: JobId) -> Result<()> {
+    let parents: Vec<String> = sqlx::query_scalar(PARENTS)
         .bind(job.0)
+        .fetch_all(&mut *conn)
+        .await?;
+    if parents.is_empty() {
+        return Ok(());
+    }
+    execute_for(conn, UNLINK, &[job]).await?;
+    sqlx::query(SET_CHILDREN)
+        .bind(parents)
         .execute(conn)
         .await?;
     Ok(())
@@ -192,34 +219,24 @@ fn job_columns<'a>(
         .collect()
 }
 
-/// Writes the parents of jobs.
-pub(crate) async fn set_parents(
-    conn: &mut PgConnection,
-    links: &[(JobId, Option<JobName>)],
-) -> Result<()> {
-    if !links.is_empty() {
-        sqlx::query(SET_PARENTS)
-            .bind(column(links, |(job, _)| job.0))
-            .bind(column(links, |(_, parent)| {
-                parent.as_ref().map(JobName::as_str)
-            }))
-            .execute(conn)
-            .await?;
+/// Writes the new links between children and parents.
+pub(crate) async fn link(conn: &mut PgConnection, effects: &SideEffects) -> Result<()> {
+    if effects.parents.is_empty() {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// Records for these jobs whether other jobs run after them.
-pub(crate) async fn set_has_children(
-    conn: &mut PgConnection,
-    parents: &BTreeSet<JobName>,
-) -> Result<()> {
-    if !parents.is_empty() {
-        sqlx::query(SET_HAS_CHILDREN)
-            .bind(parents.iter().map(JobName::as_str).collect::<Vec<_>>())
-            .execute(conn)
-            .await?;
-    }
+    execute_for(conn, UNLINK, &effects.unlinked).await?;
+    sqlx::query(LINK)
+        .bind(column(&effects.links, |l| l.child.0))
+        .bind(column(&effects.links, |l| l.parent.as_str()))
+        .bind(column(&effects.links, |l| l.waits_for_all))
+        .bind(column(&effects.links, |l| l.after_failure))
+        .execute(&mut *conn)
+        .await?;
+    let parents: Vec<&str> = effects.parents.iter().map(JobName::as_str).collect();
+    sqlx::query(SET_CHILDREN)
+        .bind(parents)
+        .execute(conn)
+        .await?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use cueline_store::adapter::audit::{job_deleted, job_enabled};
 use cueline_store::adapter::convert::parse_name;
 use cueline_store::adapter::fire_rules::{DueColumns, require_calendars};
 use cueline_store::adapter::jobs::{ApplyPlan, SideEffects, refuse_parent, stopped_message};
+use cueline_store::adapter::scripts::ScriptWrites;
 use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::postgres::PgConnection;
 
@@ -19,7 +20,7 @@ use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups::lock_jobs;
 use crate::namespaces::check_quotas;
-use crate::{PgStore, audit, job_writes, waiting_runs};
+use crate::{PgStore, audit, job_writes, scripts, waiting_runs};
 
 /// The first number marks locks of Cueline.
 pub(crate) const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
@@ -29,7 +30,7 @@ const TO_CHANGE: &str = "
     WHERE j.name = $1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
-    SELECT name FROM job WHERE parent_id = $1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5";
+    SELECT c.name FROM job_parent l JOIN job c ON c.id = l.child_id WHERE l.parent_id = $1 ORDER BY c.name LIMIT 5";
 
 const DELETE: &str = "UPDATE job SET deleted_at = $2, version = version + 1 WHERE id = $1";
 const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = $1";
@@ -56,6 +57,7 @@ impl PgStore {
             .await?;
         let rules = self.present_rules(&mut tx).await?;
         require_calendars(specs, &rules)?;
+        let scripts = scripts::resolve(&mut tx, specs).await?;
         check_quotas(&mut tx, &plan).await?;
         let mut created = HashMap::new();
         if !dry_run {
@@ -67,7 +69,9 @@ impl PgStore {
             self.account_excluded(&mut tx, &changed, &rules, now)
                 .await?;
             job_writes::update(&mut tx, &updates, now, &rules).await?;
-            write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
+            write_side_effects(&mut tx, &plan.side_effects(&created), now).await?;
+            let uses = ScriptWrites::new(&plan, &scripts, &created);
+            scripts::write_uses(&mut tx, &uses).await?;
             let new: Vec<i64> = created.values().map(|id: &JobId| id.0).collect();
             audit::forget_versions(&mut tx, &new).await?;
             audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
@@ -158,7 +162,8 @@ impl PgStore {
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        job_writes::set_parent_has_children(&mut tx, job).await?;
+        job_writes::unlink_deleted(&mut tx, job).await?;
+        scripts::forget_uses(&mut tx, &[job.0]).await?;
         let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
         audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
@@ -225,8 +230,7 @@ async fn write_side_effects(
     effects: &SideEffects,
     now: Timestamp,
 ) -> Result<()> {
-    job_writes::set_parents(conn, &effects.links).await?;
-    job_writes::set_has_children(conn, &effects.parents).await?;
+    job_writes::link(conn, effects).await?;
     if !effects.updated.is_empty() {
         waiting_runs::delete_ahead(conn, &effects.updated, now).await?;
         waiting_runs::unclaim(conn, &effects.updated).await?;

@@ -14,6 +14,30 @@ use crate::columns::{attempt_columns, column, to_i32};
 use crate::error::Result;
 use crate::follow_ups;
 
+/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
+/// such run of a lane. `$8` are the runs of the batch, sorted. `$10` tells whether they are marked.
+///
+/// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
+///   another node is publishing.
+/// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
+///   returned since the first look.
+pub(crate) const CONTESTED: &str = "
+    SELECT g.position FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
+            WITH ORDINALITY g (job_id, shard_index, executor, has_places, until, last_at, last_run, position)
+        CROSS JOIN LATERAL (
+            SELECT FROM run_live l WHERE l.job_id = g.job_id AND l.shard_index = g.shard_index AND CASE
+                WHEN l.state = 0 THEN NOT l.cancel_requested
+                    AND l.due_at <= greatest(g.until, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
+                    AND (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
+                    AND ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
+                WHEN g.has_places THEN NOT $10 OR ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
+                ELSE l.executor <> g.executor OR l.published_group IS NOT NULL
+                    OR (NOT $10 AND l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
+                END
+            LIMIT 1
+        ) other
+    ORDER BY g.position";
+
 /// The facts of each lane. One look at the live runs of its job, whatever number of requests the lane has.
 ///
 /// `$6` are the runs of the batch, sorted. `$8` is a test's clock.
@@ -35,7 +59,7 @@ pub(crate) const FACTS: &str = "
             FROM (
                 SELECT l.id, l.state, l.executor, l.claimed_by, l.published_group IS NOT NULL AS moved,
                     l.executor <> g.executor OR l.published_group IS NOT NULL AS elsewhere,
-                    ARRAY[CASE WHEN l.retries + l.reruns = 0 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
+                    ARRAY[CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
                     l.state = 0 AND l.due_at <= greatest(g.until, coalesce($8, (extract(epoch FROM now()) * 1000)::bigint))
                         AND NOT l.cancel_requested
                         AND ($6::bigint[])[width_bucket(l.id, $6::bigint[])] IS DISTINCT FROM l.id AS waits
@@ -63,13 +87,52 @@ pub(crate) const TAKE_BACK: &str = "
 
 const MAX_TRIES: usize = 5;
 
+/// When a batch looks at its lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    BeforeMarks,
+    AfterMarks,
+}
+
+/// What a statement about lanes is asked with, apart from the lanes.
+struct Question {
+    node: NodeId,
+    /// The runs of the batch, sorted.
+    runs: Vec<i64>,
+    /// That of a test.
+    clock: Option<i64>,
+}
+
+/// Indexes of the groups whose lane needs a full look.
+async fn contested(
+    conn: &mut PgConnection,
+    look: Look,
+    groups: &[LaneGroup<'_>],
+    question: &Question,
+) -> Result<Vec<usize>> {
+    let positions: Vec<i64> = sqlx::query_scalar(CONTESTED)
+        .bind(column(groups, |g| g.lane.job.0))
+        .bind(column(groups, |g| to_i32(g.lane.shard)))
+        .bind(column(groups, |g| g.executor.as_str()))
+        .bind(column(groups, LaneGroup::has_places))
+        .bind(column(groups, |g| g.until.as_millis()))
+        .bind(column(groups, |g| g.last.0))
+        .bind(column(groups, |g| g.last.1))
+        .bind(&question.runs)
+        .bind(question.node.0)
+        .bind(look == Look::AfterMarks)
+        .bind(question.clock)
+        .fetch_all(conn)
+        .await?;
+    let index = |position: i64| usize::try_from(position - 1).ok();
+    Ok(positions.into_iter().filter_map(index).collect())
+}
+
 /// Reads the facts of each group.
 async fn read_facts(
     conn: &mut PgConnection,
-    node: NodeId,
-    groups: &[LaneGroup<'_>],
-    runs: &[i64],
-    clock: Option<Timestamp>,
+    groups: &[&LaneGroup<'_>],
+    question: &Question,
 ) -> Result<Vec<LaneFacts>> {
     let rows = sqlx::query(FACTS)
         .bind(column(groups, |g| g.lane.job.0))
@@ -77,9 +140,9 @@ async fn read_facts(
         .bind(column(groups, |g| g.executor.as_str()))
         .bind(column(groups, |g| g.until.as_millis()))
         .bind(column(groups, |g| g.first.0))
-        .bind(runs)
-        .bind(node.0)
-        .bind(clock.map(Timestamp::as_millis))
+        .bind(&question.runs)
+        .bind(question.node.0)
+        .bind(question.clock)
         .bind(column(groups, |g| g.first.1))
         .fetch_all(conn)
         .await?;
@@ -107,17 +170,33 @@ fn facts(row: &PgRow) -> Result<LaneFacts> {
 }
 
 impl PgStore {
-    /// What is visible now.
+    /// What is visible now. A lane in which no other run matters has the facts of an idle one.
     pub(crate) async fn lane_facts(
         &self,
+        look: Look,
         node: NodeId,
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
     ) -> Result<Vec<LaneFacts>> {
         let mut runs: Vec<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
         runs.sort_unstable();
+        let clock = self.db.test_clock().map(Timestamp::as_millis);
+        let question = Question { node, runs, clock };
         let mut conn = self.db.generic_plan().await?;
-        read_facts(&mut conn, node, groups, &runs, self.db.test_clock()).await
+        let mut facts = vec![LaneFacts::default(); groups.len()];
+        let contested = contested(&mut conn, look, groups, &question).await?;
+        if contested.is_empty() {
+            return Ok(facts);
+        }
+        let chosen = contested.iter().filter_map(|index| groups.get(*index));
+        let chosen: Vec<&LaneGroup<'_>> = chosen.collect();
+        let read = read_facts(&mut conn, &chosen, &question).await?;
+        for (index, read) in contested.into_iter().zip(read) {
+            if let Some(facts) = facts.get_mut(index) {
+                *facts = read;
+            }
+        }
+        Ok(facts)
     }
 
     /// Takes marks back, and removes those from `waits` whose runs have ended or are not claimed any more.

@@ -11,8 +11,10 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod cancel;
 mod changes;
+mod children;
 mod claim;
 mod columns;
 mod counted_pool;
@@ -45,9 +47,13 @@ mod options;
 mod partitions;
 #[cfg(test)]
 mod query_plan_tests;
+mod retention;
+mod rewrite_day;
 mod run_list;
 mod runs;
 mod schema;
+mod scripts;
+mod situations;
 mod store;
 mod store_id;
 mod summaries;
@@ -56,6 +62,7 @@ mod url;
 mod waiting_runs;
 #[cfg(test)]
 mod waits_tests;
+mod windows;
 mod worker_keys;
 
 use std::sync::Arc;

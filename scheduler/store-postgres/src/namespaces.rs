@@ -134,6 +134,10 @@ impl PgStore {
 
     async fn read_quota_loads(&self) -> Result<Vec<QuotaLoad>> {
         let mut conn = self.db.read().await?;
+        self.quota_loads_in(&mut conn).await
+    }
+
+    pub(crate) async fn quota_loads_in(&self, conn: &mut PgConnection) -> Result<Vec<QuotaLoad>> {
         let rows: Vec<NamedQuotaRow> = sqlx::query_as(QUOTAS).fetch_all(&mut *conn).await?;
         let waiting = if limits_waiting_runs(&rows) {
             sqlx::query_as(WAITING).fetch_all(&mut *conn).await?

@@ -271,11 +271,11 @@ async fn insert_skip_events(
     Ok(())
 }
 
-/// Names the silent executors that a broadcast fire leaves out.
+/// Names what the runs leave out: silent executors of a broadcast fire, outputs that are too long.
 async fn insert_notes(conn: &mut PgConnection, runs: &[&NewRun], now: Timestamp) -> Result<()> {
     let (ids, notes): (Vec<i64>, Vec<&str>) = runs
         .iter()
-        .filter_map(|run| Some((run.id, run.silent_note.as_deref()?)))
+        .filter_map(|run| Some((run.id, run.left_out.as_deref()?)))
         .unzip();
     if ids.is_empty() {
         return Ok(());

@@ -36,7 +36,8 @@ const UNCLAIM: &str = "
 
 const STARTUP_JOBS: &str = "
     SELECT d.job_id, d.version, d.run_count FROM job j JOIN job_due d ON d.job_id = j.id
-    WHERE j.startup AND j.deleted_at IS NULL AND d.enabled ORDER BY d.job_id FOR NO KEY UPDATE OF d";
+    WHERE j.startup AND j.deleted_at IS NULL AND d.enabled AND coalesce(d.paused_until <= $1, true)
+    ORDER BY d.job_id FOR NO KEY UPDATE OF d";
 
 /// How long the row of a node is kept after its lease ended.
 const KEPT_MS: u64 = 24 * 3_600_000;
@@ -81,12 +82,14 @@ impl PgStore {
     }
 
     async fn run_startup_jobs(&self, tx: &mut WriteTx) -> Result<()> {
-        let startup: Vec<(i64, i64, i64)> =
-            sqlx::query_as(STARTUP_JOBS).fetch_all(&mut **tx).await?;
+        let now = tx.now;
+        let startup: Vec<(i64, i64, i64)> = sqlx::query_as(STARTUP_JOBS)
+            .bind(now.as_millis())
+            .fetch_all(&mut **tx)
+            .await?;
         if startup.is_empty() {
             return Ok(());
         }
-        let now = tx.now;
         let versions = startup.iter().map(|(id, version, _)| (*id, *version));
         let jobs = self.definitions.get(tx, versions).await?;
         let mut live = self.live_executors(tx, now).await?;

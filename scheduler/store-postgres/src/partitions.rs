@@ -171,8 +171,8 @@ pub(crate) async fn try_lock_partitions(conn: &mut PgConnection) -> Result<bool>
     Ok(locked)
 }
 
-/// Notes until the end of the transaction that it writes runs to these days, if they are old. Called before ids are
-/// allocated.
+/// Notes until the end of the transaction that it writes to these days, if they are old: runs, or what belongs to ended
+/// ones. Called before ids are allocated, and before tables of runs are used.
 pub(crate) async fn share_old_days(
     conn: &mut PgConnection,
     days: &BTreeSet<Day>,
@@ -186,7 +186,7 @@ pub(crate) async fn share_old_days(
     Ok(())
 }
 
-/// Keeps others from writing runs to an old day until the end of the transaction. `false` if one is doing that.
+/// Keeps others from writing to an old day until the end of the transaction. `false` if one is doing that.
 pub(crate) async fn try_lock_day(conn: &mut PgConnection, day: Day) -> Result<bool> {
     let locked: bool = sqlx::query_scalar(TRY_LOCK_DAY)
         .bind(day.lock_number())
@@ -207,13 +207,7 @@ pub(crate) async fn existing_partitions(conn: &mut PgConnection) -> Result<BTree
 /// A partition is created as a table and then attached, so that readers and writers of other days wait for no lock.
 fn create_partitions(day: Day) -> String {
     let (first, end) = day.ids();
-    let tables = [
-        // Leaves space for the single update of a run, at its end.
-        ("run", "fillfactor = 55, autovacuum_vacuum_cost_delay = 0"),
-        ("run_event", "fillfactor = 100"),
-        ("run_log", "fillfactor = 100"),
-    ];
-    let tables = tables.map(|(parent, with)| {
+    let tables = TABLES.map(|(parent, _, with)| {
         format!(
             "CREATE TABLE {parent}_{day} (LIKE {parent} INCLUDING ALL) WITH ({with});
              ALTER TABLE {parent} ATTACH PARTITION {parent}_{day} FOR VALUES FROM ({first}) TO ({end});"
@@ -223,6 +217,46 @@ fn create_partitions(day: Day) -> String {
         "CREATE UNIQUE INDEX run_{day}_fire ON run_{day} (fire_key, job_id, kind, shard_index);"
     );
     tables.concat() + &unique
+}
+
+/// Tables of a day, each with the column of its ids and its settings.
+const TABLES: [(&str, &str, &str); 3] = [
+    // Leaves space for the single update of a run, at its end.
+    (
+        "run",
+        "id",
+        "fillfactor = 55, autovacuum_vacuum_cost_delay = 0",
+    ),
+    ("run_event", "run_id", "fillfactor = 100"),
+    ("run_log", "run_id", "fillfactor = 100"),
+];
+
+/// The statements that create tables for the runs of a day that are kept. The constraint spares a look at their rows when
+/// they are attached.
+pub(crate) fn create_kept(day: Day) -> String {
+    let (first, end) = day.ids();
+    let tables = TABLES.map(|(parent, key, _)| {
+        format!(
+            "CREATE TABLE {parent}_{day}_kept (LIKE {parent} INCLUDING ALL);
+             ALTER TABLE {parent}_{day}_kept ADD CONSTRAINT of_day CHECK ({key} >= {first} AND {key} < {end});"
+        )
+    });
+    let unique =
+        format!("CREATE UNIQUE INDEX ON run_{day}_kept (fire_key, job_id, kind, shard_index);");
+    tables.concat() + &unique
+}
+
+/// The statements that attach these tables in place of the dropped partitions.
+pub(crate) fn replace_by_kept(day: Day) -> String {
+    let (first, end) = day.ids();
+    let tables = TABLES.map(|(parent, ..)| {
+        format!(
+            "ALTER TABLE {parent}_{day}_kept RENAME TO {parent}_{day};
+             ALTER TABLE {parent} ATTACH PARTITION {parent}_{day} FOR VALUES FROM ({first}) TO ({end});
+             ALTER TABLE {parent}_{day} DROP CONSTRAINT of_day;"
+        )
+    });
+    tables.concat()
 }
 
 /// The statement that locks all that [`drop_partitions`] changes, and no other day. The tables of all days come last,

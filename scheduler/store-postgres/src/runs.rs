@@ -64,17 +64,7 @@ const MAX_BLOCKS: usize = 64;
 
 impl PgStore {
     pub(crate) async fn run(&self, run: RunId) -> Result<RunDetail> {
-        let mut tx = self.db.snapshot().await?;
-        let found = read_runs(&mut tx, &[run.0]).await?.pop();
-        let found = found.ok_or_else(|| StoreError::no_run(run))?;
-        let events: Vec<(i64, i64, String, String)> = sqlx::query_as(TIMELINE)
-            .bind(run.0)
-            .fetch_all(&mut *tx)
-            .await?;
-        Ok(RunDetail {
-            run: found,
-            timeline: events.into_iter().map(timeline_entry).collect(),
-        })
+        run_detail(&mut *self.db.snapshot().await?, run).await
     }
 
     pub(crate) async fn stats(&self) -> Result<StoreStats> {
@@ -156,6 +146,18 @@ pub(crate) async fn runs_of_jobs(
         }
     }
     Ok(found)
+}
+
+/// A run with its timeline, in a snapshot.
+pub(crate) async fn run_detail(conn: &mut PgConnection, run: RunId) -> Result<RunDetail> {
+    let found = read_runs(&mut *conn, &[run.0]).await?.pop();
+    let found = found.ok_or_else(|| StoreError::no_run(run))?;
+    let events: Vec<(i64, i64, String, String)> =
+        sqlx::query_as(TIMELINE).bind(run.0).fetch_all(conn).await?;
+    Ok(RunDetail {
+        run: found,
+        timeline: events.into_iter().map(timeline_entry).collect(),
+    })
 }
 
 /// Runs by id, the highest first.

@@ -9,7 +9,9 @@ use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::live_executors::LiveExecutors;
 use cueline_store::adapter::new_run::{Fire, NewRun};
-use cueline_store::adapter::repeated_trigger::{FirstRunRow, require_same_request};
+use cueline_store::adapter::repeated_trigger::{
+    FirstRunRow, require_same_request, runs_of_repeated,
+};
 use cueline_store::{ClaimedRun, NodeId, Revision, StoreError, TriggerOutcome, TriggerRequest};
 
 use crate::columns::{column, to_i32};
@@ -146,7 +148,8 @@ impl PgStore {
             .bind(end)
             .fetch_all(&mut *self.db.autocommit().await?)
             .await?;
-        Ok(runs.into_iter().map(RunId).collect())
+        let runs = runs.into_iter().map(RunId).collect();
+        Ok(runs_of_repeated(first_run, runs))
     }
 
     /// Allocates ids and writes the runs of one request.

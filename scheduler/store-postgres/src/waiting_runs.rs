@@ -22,7 +22,7 @@ const UNCLAIM: &str = "
 
 pub(crate) const END: &str = end_runs!(
     "",
-    delete: "USING unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND l.state = 0",
+    delete: "USING unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND l.state = 0 AND l.due_at < $4",
     ends: "CASE WHEN l.attempt = 1 THEN 18 ELSE 15 END::smallint AS end_state, l.started_at AS began_at, $2::bigint AS end_at,
         l.exit_status AS status, $3::text AS reason, NULL::text AS result",
     within: "",
@@ -61,10 +61,21 @@ pub(crate) async fn end(
     message: &str,
 ) -> Result<()> {
     delete_ahead(conn, jobs, now).await?;
+    end_due(conn, jobs, (now, i64::MAX), message).await
+}
+
+/// Ends the runs that wait and are due before `until`.
+pub(crate) async fn end_due(
+    conn: &mut PgConnection,
+    jobs: &[JobId],
+    (now, until): (Timestamp, i64),
+    message: &str,
+) -> Result<()> {
     sqlx::query(END)
         .bind(job_ids(jobs))
         .bind(now.as_millis())
         .bind(message)
+        .bind(until)
         .execute(conn)
         .await?;
     Ok(())

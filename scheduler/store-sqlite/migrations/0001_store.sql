@@ -11,22 +11,40 @@ CREATE TABLE job (
     version        INTEGER NOT NULL,
     created_at     INTEGER NOT NULL,
     deleted_at     INTEGER,
-    parent_id      INTEGER REFERENCES job (id),
     group_name     TEXT    NOT NULL,
     startup        INTEGER NOT NULL,
     -- The longest that an attempt takes: timeout and kill grace.
     max_attempt_ms INTEGER,
     definition     TEXT    NOT NULL,
     -- 0 once retention has deleted the versions of a deleted job, so that it looks for them only once.
-    keeps_versions INTEGER NOT NULL DEFAULT 1
+    keeps_versions INTEGER NOT NULL DEFAULT 1,
+    -- Its retention. NULL is what its group or the server says.
+    keep_age_ms     INTEGER,
+    keep_runs       INTEGER,
+    keep_logs_ms    INTEGER,
+    keep_outputs_ms INTEGER
 ) STRICT;
 
 CREATE UNIQUE INDEX job_name ON job (name) WHERE deleted_at IS NULL;
 CREATE INDEX job_ever_named ON job (name);
 CREATE INDEX job_group ON job (group_name, name);
-CREATE INDEX job_children ON job (parent_id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
 CREATE INDEX job_keeps_versions ON job (deleted_at) WHERE deleted_at IS NOT NULL AND keeps_versions = 1;
 CREATE INDEX job_startup ON job (id) WHERE startup = 1 AND deleted_at IS NULL;
+CREATE INDEX job_retention_rule ON job (keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    WHERE coalesce(keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms) IS NOT NULL;
+
+-- Which jobs run after which ones; only jobs that are not deleted. The flags follow from the definition of the child.
+CREATE TABLE job_parent (
+    parent_id     INTEGER NOT NULL REFERENCES job (id),
+    child_id      INTEGER NOT NULL REFERENCES job (id),
+    -- The child waits for all of its parents.
+    waits_for_all INTEGER NOT NULL,
+    -- A failure of the parent may start the child.
+    after_failure INTEGER NOT NULL,
+    PRIMARY KEY (parent_id, child_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX job_parent_child ON job_parent (child_id, parent_id);
 
 -- One row for each job that is not deleted.
 CREATE TABLE job_due (
@@ -36,15 +54,33 @@ CREATE TABLE job_due (
     run_count    INTEGER NOT NULL DEFAULT 0,
     enabled      INTEGER NOT NULL,
     fixed_delay  INTEGER NOT NULL,
-    has_children INTEGER NOT NULL DEFAULT 0,
+    -- 1 if jobs run after this one, 2 if one of them may start after a failure.
+    children     INTEGER NOT NULL DEFAULT 0,
     -- The revision of the fire rules that a plan needs at least; 0 if no calendar and no window is about the job.
     rules        INTEGER NOT NULL DEFAULT 0,
     -- The first excluded fire time without a run. Until next_fire_at, all fire times without a run are excluded.
-    excluded_from INTEGER
+    excluded_from INTEGER,
+    -- When the last pause of the job's scope ends. Until then only manual runs of it are dispatched.
+    paused_until  INTEGER
 ) STRICT;
 
 CREATE INDEX job_due_next ON job_due (next_fire_at) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay = 1 AND enabled = 1 AND next_fire_at IS NULL;
+
+-- The retention of groups.
+CREATE TABLE group_retention (
+    group_name TEXT    PRIMARY KEY,
+    age_ms     INTEGER,
+    runs       INTEGER,
+    logs_ms    INTEGER,
+    outputs_ms INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- The last fire time of each job whose run was deleted. Job 0 is for all jobs.
+CREATE TABLE pruned_until (
+    job_id  INTEGER PRIMARY KEY,
+    fire_at INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE run (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -55,7 +91,7 @@ CREATE TABLE run (
     retries          INTEGER NOT NULL DEFAULT 0,
     reruns           INTEGER NOT NULL DEFAULT 0,
     -- What the shards of one fire have in common. It is the fire time (schedule, startup), the first run of the trigger
-    -- request (manual), or that of the parent's fire (child).
+    -- request (manual), or the flow run: the first run of the fire that it began with (child).
     fire_key         INTEGER NOT NULL,
     fire_at          INTEGER NOT NULL,
     due_at           INTEGER NOT NULL,
@@ -201,9 +237,46 @@ CREATE TABLE calendar (
 ) STRICT;
 
 CREATE TABLE maintenance_window (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    definition TEXT    NOT NULL
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    definition   TEXT    NOT NULL,
+    -- When a person ended it. The row is kept until all its jobs have their new plans.
+    ended_at     INTEGER,
+    -- When it was added or ended.
+    changed_at   INTEGER NOT NULL,
+    -- The last job that has its new plan; NULL once all have.
+    replan_after INTEGER,
+    -- When the last jobs got theirs.
+    replanned_at INTEGER NOT NULL
 ) STRICT;
+
+-- Runs for the fire times of past windows, which are created a few at a time.
+CREATE TABLE backfill (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id           INTEGER NOT NULL,
+    -- That of the job at the start: its schedule names the fire times.
+    definition       TEXT    NOT NULL,
+    from_at          INTEGER NOT NULL,
+    to_at            INTEGER NOT NULL,
+    parallel         INTEGER NOT NULL,
+    include_excluded INTEGER NOT NULL,
+    -- Codes of BackfillState: from 2 on it has ended.
+    state            INTEGER NOT NULL DEFAULT 0,
+    total            INTEGER NOT NULL,
+    -- Fire times that have their runs. It also numbers them for their fire keys.
+    fires            INTEGER NOT NULL DEFAULT 0,
+    excluded         INTEGER NOT NULL DEFAULT 0,
+    -- The last fire time that was looked at.
+    cursor_at        INTEGER,
+    started_at       INTEGER NOT NULL,
+    started_by       TEXT    NOT NULL,
+    changed_at       INTEGER,
+    changed_by       TEXT,
+    ended_at         INTEGER,
+    message          TEXT
+) STRICT;
+
+CREATE UNIQUE INDEX backfill_active ON backfill (job_id) WHERE state < 2;
+CREATE INDEX backfill_of_job ON backfill (job_id, id);
 
 -- One row. It counts the changes of calendars and windows.
 CREATE TABLE fire_rules (revision INTEGER NOT NULL) STRICT;
@@ -215,6 +288,36 @@ CREATE TABLE time_zone (
     name   TEXT    PRIMARY KEY,
     digest INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Scripts. A version is never changed.
+CREATE TABLE script (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    name    TEXT    NOT NULL UNIQUE,
+    -- The newest version.
+    version INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE script_version (
+    script_id INTEGER NOT NULL REFERENCES script (id),
+    version   INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    saved_by  TEXT    NOT NULL,
+    remark    TEXT    NOT NULL,
+    language  TEXT    NOT NULL,
+    text      TEXT    NOT NULL,
+    PRIMARY KEY (script_id, version)
+) STRICT;
+
+-- The version that each job with a script runs.
+CREATE TABLE job_script (
+    job_id    INTEGER PRIMARY KEY REFERENCES job (id),
+    script_id INTEGER NOT NULL REFERENCES script (id),
+    version   INTEGER NOT NULL,
+    -- Whether later versions change nothing for the job.
+    pinned    INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX job_script_of ON job_script (script_id);
 
 -- Tokens enrol keys of workers.
 CREATE TABLE enrolment_token (

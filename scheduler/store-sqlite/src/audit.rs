@@ -188,24 +188,34 @@ impl SqliteStore {
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<JobVersion>> {
-        let mut tx = self.db.snapshot().await?;
-        let id: Option<i64> = sqlx::query_scalar(NEWEST_OF_NAME)
-            .bind(job.as_str())
-            .fetch_optional(&mut *tx)
-            .await?;
-        let id = id.ok_or_else(|| StoreError::no_job(job.as_str()))?;
-        let (statement, first) = match order {
-            Order::Ascending => (VERSIONS_ASCENDING, -1),
-            Order::Descending => (VERSIONS, i64::MAX),
-        };
-        let rows: Vec<JobVersionRow> = sqlx::query_as(statement)
-            .bind(id)
-            .bind(after.map_or(first, to_i64))
-            .bind(to_i64(limit))
-            .fetch_all(&mut *tx)
-            .await?;
-        Ok(rows.into_iter().map(job_version).collect())
+        versions(&mut *self.db.snapshot().await?, job, order, after, limit).await
     }
+}
+
+/// The versions of the newest job with that name, in a snapshot.
+pub(crate) async fn versions(
+    conn: &mut SqliteConnection,
+    job: &JobName,
+    order: Order,
+    after: Option<u64>,
+    limit: usize,
+) -> Result<Vec<JobVersion>> {
+    let id: Option<i64> = sqlx::query_scalar(NEWEST_OF_NAME)
+        .bind(job.as_str())
+        .fetch_optional(&mut *conn)
+        .await?;
+    let id = id.ok_or_else(|| StoreError::no_job(job.as_str()))?;
+    let (statement, first) = match order {
+        Order::Ascending => (VERSIONS_ASCENDING, -1),
+        Order::Descending => (VERSIONS, i64::MAX),
+    };
+    let rows: Vec<JobVersionRow> = sqlx::query_as(statement)
+        .bind(id)
+        .bind(after.map_or(first, to_i64))
+        .bind(to_i64(limit))
+        .fetch_all(conn)
+        .await?;
+    Ok(rows.into_iter().map(job_version).collect())
 }
 
 #[async_trait]

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cueline_model::{Job, JobId, JobName, JobSpec};
-use cueline_store::adapter::definitions::{DefinitionCache, DefinitionRow, JobsById, job_of};
-use cueline_store::adapter::parents::ParentLinks;
+use cueline_store::adapter::definitions::{
+    DefinitionCache, DefinitionRow, JobsById, ScriptBodies, job_of,
+};
+use cueline_store::adapter::parents::{ParentLinks, StoredLink};
+use cueline_store::adapter::script_bodies::with_scripts;
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
-use crate::SqliteStore;
 use crate::error::Result;
+use crate::{SqliteStore, scripts};
 
 const LOAD: &str = "
     SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
@@ -21,8 +24,8 @@ const BY_NAME: &str = "
     FROM json_each(?1) e CROSS JOIN job j ON j.name = e.value AND j.deleted_at IS NULL";
 
 const PARENTS: &str = "
-    SELECT json_group_array(json_array(c.name, p.name))
-    FROM job c CROSS JOIN job p ON p.id = c.parent_id WHERE c.parent_id IS NOT NULL AND c.deleted_at IS NULL";
+    SELECT json_group_array(json_array(c.name, p.name, l.waits_for_all))
+    FROM job_parent l CROSS JOIN job c ON c.id = l.child_id CROSS JOIN job p ON p.id = l.parent_id";
 
 /// The definitions of the store, with a cache.
 #[derive(Debug, Default)]
@@ -44,8 +47,22 @@ impl Definitions {
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
     async fn load(&self, conn: &mut SqliteConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(Json(ids)).fetch_all(conn).await?;
-        Ok(self.0.insert(rows))
+        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD)
+            .bind(Json(ids))
+            .fetch_all(&mut *conn)
+            .await?;
+        let jobs = self.0.parse(rows);
+        let with_scripts = with_scripts(&jobs);
+        if with_scripts.is_empty() {
+            return Ok(self.0.keep(jobs, &[], &ScriptBodies::new()));
+        }
+        let uses = scripts::uses(&mut *conn, &with_scripts).await?;
+        let (mut bodies, missing) = self.0.bodies(&uses);
+        if !missing.is_empty() {
+            let rows = scripts::bodies(conn, &missing).await?;
+            self.0.add_bodies(&mut bodies, rows);
+        }
+        Ok(self.0.keep(jobs, &uses, &bodies))
     }
 
     /// Jobs by name. Unknown names are left out.
@@ -67,7 +84,7 @@ impl Definitions {
         Ok(found)
     }
 
-    /// Returns an error for parents that do not exist, and for cycles.
+    /// Returns an error for parents that do not exist, for cycles, and for what else [`ParentLinks`] refuses.
     pub(crate) async fn check_parents(
         &self,
         conn: &mut SqliteConnection,
@@ -75,14 +92,22 @@ impl Definitions {
         stored: &HashMap<JobName, Arc<Job>>,
     ) -> Result<()> {
         let links = ParentLinks::new(specs)?;
-        if links.is_empty() {
+        if links.is_empty(stored) {
             return Ok(());
         }
         let found = self.by_name(conn, links.missing_from(stored)).await?;
         links.require_parents(stored, &found)?;
-        let Json(stored_links): Json<Vec<(JobName, JobName)>> =
+        let Json(rows): Json<Vec<(JobName, JobName, i64)>> =
             sqlx::query_scalar(PARENTS).fetch_one(conn).await?;
-        Ok(links.refuse_cycles(&stored_links)?)
+        let stored_links: Vec<StoredLink> = rows
+            .into_iter()
+            .map(|(child, parent, waits_for_all)| StoredLink {
+                child,
+                parent,
+                waits_for_all: waits_for_all == 1,
+            })
+            .collect();
+        Ok(links.check_graph(&stored_links)?)
     }
 }
 

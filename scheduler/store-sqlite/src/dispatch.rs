@@ -44,7 +44,8 @@ macro_rules! stopped_before_publication {
             $before,
             " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.claimed_by = ?2
                 AND run.state = 1 AND run.maybe_published = 0 AND (run.cancel_requested = 1
-                    OR NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id AND (d.enabled = 1 OR run.kind = 1))) ",
+                    OR NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id
+                        AND (d.enabled = 1 AND coalesce(d.paused_until <= ?3, 1) OR run.kind = 1))) ",
             $after
         )
     };
@@ -72,22 +73,26 @@ const RELEASE: &str = "
 
 /// The queued attempts whose job was stopped. A pause does not end manual runs.
 macro_rules! stopped_after_publication {
-    ($before:literal) => {
+    ($before:literal, $after:literal) => {
         concat!(
             $before,
             " WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 2
-                AND NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id AND (d.enabled = 1 OR run.kind = 1))"
+                AND NOT EXISTS (SELECT 1 FROM job_due d WHERE d.job_id = run.job_id
+                    AND (d.enabled = 1 AND coalesce(d.paused_until <= ?2, 1) OR run.kind = 1)) ",
+            $after
         )
     };
 }
 
 const INSERT_STOP_EVENTS: &str = stopped_after_publication!(
     "INSERT INTO run_event (run_id, at, attempt, event, detail)
-    SELECT run.id, ?2, run.attempt, 'cancel', ?3 FROM json_each(?1) e CROSS JOIN run"
+    SELECT run.id, ?2, run.attempt, 'cancel', ?3 FROM json_each(?1) e CROSS JOIN run",
+    ""
 );
 
 const END_STOPPED: &str = stopped_after_publication!(
-    "UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, message = ?3 FROM json_each(?1) e"
+    "UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, message = ?3 FROM json_each(?1) e",
+    "RETURNING job_id"
 );
 
 const STILL_QUEUED: &str = "
@@ -262,14 +267,20 @@ impl SqliteStore {
         nodes::require(&mut tx, node).await?;
         let now = self.db.now();
         let list = pairs(attempts)?;
-        for statement in [INSERT_STOP_EVENTS, END_STOPPED] {
-            sqlx::query(statement)
-                .bind(&list)
-                .bind(now.as_millis())
-                .bind(STOPPED_MEANWHILE)
-                .execute(&mut *tx)
-                .await?;
-        }
+        sqlx::query(INSERT_STOP_EVENTS)
+            .bind(&list)
+            .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
+            .execute(&mut *tx)
+            .await?;
+        let ended: Vec<i64> = sqlx::query_scalar(END_STOPPED)
+            .bind(&list)
+            .bind(now.as_millis())
+            .bind(STOPPED_MEANWHILE)
+            .fetch_all(&mut *tx)
+            .await?;
+        let ended: Vec<(i64, Timestamp)> = ended.into_iter().map(|job| (job, now)).collect();
+        self.schedule_fixed_delays(&mut tx, &ended).await?;
         let ids: String = sqlx::query_scalar(STILL_QUEUED)
             .bind(&list)
             .fetch_one(&mut *tx)

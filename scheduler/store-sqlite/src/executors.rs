@@ -6,6 +6,7 @@ use cueline_model::{
 use cueline_store::adapter::convert::{parse_name, run_state, to_i64};
 use cueline_store::adapter::heartbeats::latest_heartbeats;
 use cueline_store::{Executor, JobAttempt, OutstandingAttempt};
+use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::SqliteStore;
@@ -26,6 +27,12 @@ const ALL: &str = "
         'capacity', capacity, 'labels', json(labels), 'weight', weight, 'held', held, 'running', running, 'draining', json(iif(draining, 'true', 'false')),
         'gone', json(iif(gone, 'true', 'false')), 'refusal', refusal, 'last_heartbeat_at', last_heartbeat_at))
     FROM (SELECT * FROM executor ORDER BY group_name, name)";
+
+const OF_GROUP: &str = "
+    SELECT json_group_array(json_object('group', group_name, 'name', name, 'incarnation', incarnation, 'session', session, 'capabilities', json(capabilities),
+        'capacity', capacity, 'labels', json(labels), 'weight', weight, 'held', held, 'running', running, 'draining', json(iif(draining, 'true', 'false')),
+        'gone', json(iif(gone, 'true', 'false')), 'refusal', refusal, 'last_heartbeat_at', last_heartbeat_at))
+    FROM (SELECT * FROM executor WHERE group_name = ?1 ORDER BY name)";
 
 /// The executors in ?1 that have sent no heartbeat since, and have no run in `dispatching`, `queued` or `running`.
 const FORGET: &str = "
@@ -187,4 +194,16 @@ impl SqliteStore {
         let id = |(run, attempt)| AttemptId { run, attempt };
         Ok(rows.into_iter().map(id).collect())
     }
+}
+
+/// The executors of a group, sorted by name.
+pub(crate) async fn of_group(
+    conn: &mut SqliteConnection,
+    group: &GroupName,
+) -> Result<Vec<Executor>> {
+    let Json(executors) = sqlx::query_scalar(OF_GROUP)
+        .bind(group.as_str())
+        .fetch_one(conn)
+        .await?;
+    Ok(executors)
 }

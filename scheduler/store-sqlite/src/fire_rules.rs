@@ -9,17 +9,17 @@ use cueline_model::{
     Actor, CalendarName, CalendarSpec, FireRules, Job, JobId, JobName, Namespace, Timestamp,
     WindowSpec,
 };
-use cueline_store::adapter::audit::{calendar_changed, window_changed};
+use cueline_store::adapter::audit::calendar_changed;
 use cueline_store::adapter::convert::{corrupt, parse_name};
 use cueline_store::adapter::definitions::JobsById;
 use cueline_store::adapter::fire_rules::{
-    About, CalendarChange, CalendarRow, DueRow, ExcludedRow, RulesRow, account_excluded,
-    change_calendars, changed_zones, parse_rules, refuse_used_calendar, replan, room_for_window,
+    About, CalendarChange, CalendarRow, DueRow, ExcludedRow, Replanned, RulesRow, account_excluded,
+    change_calendars, changed_zones, parse_rules, refuse_used_calendar, replan,
 };
 use cueline_store::adapter::job_list::name_range;
 use cueline_store::{
     AppliedCalendar, Change, ErrorKind, FireRuleStore, Precondition, Revision, StoreError,
-    StoredCalendar,
+    StoredCalendar, WindowReplan,
 };
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
@@ -33,10 +33,10 @@ const REVISION: &str = "SELECT revision FROM fire_rules";
 const RULES: &str = "
     SELECT revision,
         (SELECT json_group_array(json_array(version, definition)) FROM calendar),
-        (SELECT json_group_array(json_array(id, definition)) FROM maintenance_window)
+        (SELECT json_group_array(json_array(id, definition, ended_at)) FROM maintenance_window)
     FROM fire_rules";
 
-const NEXT_REVISION: &str = "UPDATE fire_rules SET revision = revision + 1";
+pub(crate) const NEXT_REVISION: &str = "UPDATE fire_rules SET revision = revision + 1";
 
 const CALENDARS: &str = "SELECT id, version, name, definition FROM calendar ORDER BY name";
 
@@ -47,11 +47,6 @@ const UPDATE_CALENDAR: &str =
     "UPDATE calendar SET version = version + 1, definition = ?2 WHERE id = ?1";
 
 const DELETE_CALENDAR: &str = "DELETE FROM calendar WHERE id = ?1";
-
-const INSERT_WINDOW: &str = "INSERT INTO maintenance_window (definition) VALUES (?1) RETURNING id";
-
-const DELETE_WINDOWS: &str =
-    "DELETE FROM maintenance_window WHERE id IN (SELECT value FROM json_each(?1))";
 
 const JOBS: &str = "
     SELECT json_group_array(json_array(id, version)) FROM job
@@ -66,7 +61,8 @@ const DUE: &str = "
     FROM job_due WHERE job_id IN (SELECT value FROM json_each(?1))";
 
 const REPLAN: &str = "
-    UPDATE job_due SET next_fire_at = e.value ->> 1, excluded_from = e.value ->> 2, rules = e.value ->> 3
+    UPDATE job_due SET next_fire_at = e.value ->> 1, excluded_from = e.value ->> 2, rules = e.value ->> 3,
+        paused_until = e.value ->> 4
     FROM json_each(?1) e WHERE job_id = e.value ->> 0";
 
 const ZONES: &str = "SELECT name, digest FROM time_zone ORDER BY name";
@@ -141,29 +137,38 @@ impl SqliteStore {
         Ok(jobs)
     }
 
-    /// Computes the plans of jobs again, after a change from the rules `before`. Returns their ids.
-    async fn replan(
+    /// Computes the plans of jobs again, after a change from the rules `before` at `changed_at`. Returns their ids. With
+    /// `ends_runs`, runs that wait and are due before its time end with its message.
+    pub(crate) async fn replan(
         &self,
         conn: &mut SqliteConnection,
         jobs: &JobsById,
         (before, after): (&FireRules, &FireRules),
-        now: Timestamp,
+        changed_at: Timestamp,
+        ends_runs: Option<(i64, String)>,
     ) -> Result<Vec<JobId>> {
+        let now = self.db.now();
         let mut ids: Vec<i64> = jobs.keys().copied().collect();
         ids.sort_unstable();
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        self.account_excluded(conn, &ids, before, now).await?;
+        self.account_excluded(conn, &ids, before, changed_at)
+            .await?;
         let Json(rows): Json<Vec<DueRow>> = sqlx::query_scalar(DUE)
             .bind(Json(&ids))
             .fetch_one(&mut *conn)
             .await?;
-        let plans: Vec<(i64, Option<i64>, Option<i64>, i64)> = replan(&rows, jobs, after, now)
+        let plans: Vec<_> = replan(&rows, jobs, after, (changed_at, now))
             .into_iter()
-            .map(|plan| {
-                let due = plan.columns;
-                (plan.job, due.next_fire_at, due.excluded_from, due.rules)
+            .map(|Replanned { job, columns: due }| {
+                (
+                    job,
+                    due.next_fire_at,
+                    due.excluded_from,
+                    due.rules,
+                    due.paused_until,
+                )
             })
             .collect();
         sqlx::query(REPLAN)
@@ -172,6 +177,9 @@ impl SqliteStore {
             .await?;
         let ids: Vec<JobId> = ids.into_iter().map(JobId).collect();
         waiting_runs::delete_ahead(conn, &ids, now).await?;
+        if let Some((until, message)) = ends_runs {
+            waiting_runs::end_due(conn, &ids, (now, until), &message).await?;
+        }
         wait_for_live_runs(conn, &ids).await?;
         Ok(ids)
     }
@@ -187,7 +195,7 @@ impl SqliteStore {
         sqlx::query(NEXT_REVISION).execute(&mut *conn).await?;
         let after = read_rules(conn).await?;
         let jobs = self.jobs_about(conn, about).await?;
-        self.replan(conn, &jobs, (before, &after), now).await
+        self.replan(conn, &jobs, (before, &after), now, None).await
     }
 
     async fn list_calendars(
@@ -302,48 +310,6 @@ impl SqliteStore {
         Ok(())
     }
 
-    async fn insert_window(&self, spec: &WindowSpec, by: &Actor) -> Result<(i64, Vec<JobId>)> {
-        let mut tx = self.db.write().await?;
-        let now = self.db.now();
-        let before = self.present_rules(&mut tx).await?;
-        let over = room_for_window(&before, now)?;
-        sqlx::query(DELETE_WINDOWS)
-            .bind(Json(over))
-            .execute(&mut *tx)
-            .await?;
-        let definition = window_text(spec)?;
-        let id: i64 = sqlx::query_scalar(INSERT_WINDOW)
-            .bind(&definition)
-            .fetch_one(&mut *tx)
-            .await?;
-        let about = About::Window(spec);
-        let jobs = self.rules_changed(&mut tx, &about, &before, now).await?;
-        let namespace = spec.scope.namespace.clone();
-        let entry = window_changed(by, id, namespace, None, Some(definition));
-        audit::write(&mut tx, &[entry], now).await?;
-        tx.commit().await?;
-        Ok((id, jobs))
-    }
-
-    async fn remove_window(&self, id: i64, by: &Actor) -> Result<Vec<JobId>> {
-        let mut tx = self.db.write().await?;
-        let now = self.db.now();
-        let before = self.present_rules(&mut tx).await?;
-        let window = before.windows.iter().find(|window| window.id == id);
-        let spec = &window.ok_or_else(|| no_window(id))?.spec;
-        sqlx::query(DELETE_WINDOWS)
-            .bind(Json([id]))
-            .execute(&mut *tx)
-            .await?;
-        let about = About::Window(spec);
-        let jobs = self.rules_changed(&mut tx, &about, &before, now).await?;
-        let namespace = spec.scope.namespace.clone();
-        let entry = window_changed(by, id, namespace, Some(window_text(spec)?), None);
-        audit::write(&mut tx, &[entry], now).await?;
-        tx.commit().await?;
-        Ok(jobs)
-    }
-
     async fn write_zones(&self, zones: &[ZoneDigest]) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
@@ -354,7 +320,9 @@ impl SqliteStore {
             let rules = self.present_rules(&mut tx).await?;
             let about = About::Zones(&changed, &rules);
             let jobs = self.jobs_about(&mut tx, &about).await?;
-            let jobs = self.replan(&mut tx, &jobs, (&rules, &rules), now).await?;
+            let jobs = self
+                .replan(&mut tx, &jobs, (&rules, &rules), now, None)
+                .await?;
             replanned = jobs.len() as u64;
         }
         for zone in zones {
@@ -416,18 +384,6 @@ fn no_calendar(name: &CalendarName) -> StoreError {
     StoreError::new(ErrorKind::NotFound, message)
 }
 
-fn no_window(id: i64) -> StoreError {
-    StoreError::new(
-        ErrorKind::NotFound,
-        format!("there is no maintenance window {id}"),
-    )
-}
-
-fn window_text(spec: &WindowSpec) -> Result<String> {
-    let text = serde_json::to_string(spec);
-    Ok(text.map_err(|e| corrupt("failed to write a maintenance window", e))?)
-}
-
 type Answer<T> = std::result::Result<T, StoreError>;
 
 #[async_trait]
@@ -471,14 +427,19 @@ impl FireRuleStore for SqliteStore {
         deleted.map_err(|error| error.failed_to("delete a calendar"))
     }
 
-    async fn add_window(&self, spec: &WindowSpec, by: &Actor) -> Answer<(i64, Vec<JobId>)> {
+    async fn add_window(&self, spec: &WindowSpec, by: &Actor) -> Answer<i64> {
         let added = self.insert_window(spec, by).await;
-        added.map_err(|error| error.failed_to("add a maintenance window"))
+        added.map_err(|error| error.failed_to("add a maintenance window or a pause"))
     }
 
-    async fn delete_window(&self, id: i64, by: &Actor) -> Answer<Vec<JobId>> {
-        let deleted = self.remove_window(id, by).await;
-        deleted.map_err(|error| error.failed_to("delete a maintenance window"))
+    async fn end_window(&self, id: i64, by: &Actor) -> Answer<()> {
+        let ended = self.end_window(id, by).await;
+        ended.map_err(|error| error.failed_to("end a maintenance window or a pause"))
+    }
+
+    async fn replan_window(&self, window: Option<i64>, limit: usize) -> Answer<WindowReplan> {
+        let replanned = self.replan_window(window, limit).await;
+        replanned.map_err(|error| error.failed_to("plan the jobs of a window again"))
     }
 
     async fn known_zones(&self) -> Answer<Vec<ZoneDigest>> {

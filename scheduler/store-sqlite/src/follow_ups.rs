@@ -1,17 +1,15 @@
 //! Effects of the end of a run, in the transaction that ends it: the next fire time of fixed-delay jobs, and child
-//! runs.
+//! runs (those are in `children.rs`).
 
 use cueline_model::Timestamp;
 use cueline_store::IngestSummary;
-use cueline_store::adapter::follow_ups::{
-    ChildJob, FoundFire, SucceededFire, latest_ends, next_fires_after, parent_jobs, plan_child_runs,
-};
+use cueline_store::adapter::follow_ups::{latest_ends, next_fires_after};
 use cueline_store::adapter::report_batch::{BatchWrites, keep_earliest};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
+use crate::SqliteStore;
 use crate::error::Result;
-use crate::{SqliteStore, new_runs};
 
 /// The given fixed-delay jobs that are enabled and have no live run.
 pub(crate) const IDLE: &str = "
@@ -22,20 +20,6 @@ pub(crate) const IDLE: &str = "
 
 const SET_NEXT_FIRE: &str = "
     UPDATE job_due SET next_fire_at = e.value ->> 1 FROM json_each(?1) e WHERE job_id = e.value ->> 0";
-
-/// The given runs whose fires have succeeded as a whole, each with the first run of its fire and the fire time.
-pub(crate) const SUCCEEDED_FIRES: &str = "
-    SELECT json_group_array(json_array(id, first_run, fire_at)) FROM (
-        SELECT o.id, min(r.id) AS first_run, min(r.fire_at) AS fire_at
-        FROM json_each(?1) e CROSS JOIN run o ON o.id = e.value
-            CROSS JOIN run r ON r.fire_key = o.fire_key AND r.job_id = o.job_id AND r.kind = o.kind
-        GROUP BY o.id HAVING min(r.state = 10))";
-
-pub(crate) const CHILDREN: &str = "
-    SELECT json_group_array(json_array(j.parent_id, d.job_id, d.version, d.run_count))
-    FROM json_each(?1) e CROSS JOIN job j ON j.parent_id = e.value AND j.deleted_at IS NULL
-        CROSS JOIN job_due d ON d.job_id = j.id
-    WHERE d.enabled = 1";
 
 /// Writes next fire times.
 pub(crate) async fn set_next_fires(
@@ -91,35 +75,5 @@ impl SqliteStore {
         let next = next_fires_after(&ends, &idle, &jobs);
         set_next_fires(conn, &next).await?;
         Ok(next.iter().filter_map(|(_, at)| *at).min())
-    }
-
-    /// Writes the child runs of the fires that succeeded with this batch. Returns their number.
-    async fn write_child_runs(
-        &self,
-        conn: &mut SqliteConnection,
-        writes: &BatchWrites,
-        now: Timestamp,
-    ) -> Result<usize> {
-        let parents: Vec<i64> = writes.parents().map(|(run, _)| run.id).collect();
-        if parents.is_empty() {
-            return Ok(0);
-        }
-        let Json(found): Json<Vec<FoundFire>> = sqlx::query_scalar(SUCCEEDED_FIRES)
-            .bind(Json(parents))
-            .fetch_one(&mut *conn)
-            .await?;
-        let fires = SucceededFire::in_batch(&found, writes);
-        if fires.is_empty() {
-            return Ok(0);
-        }
-        let Json(children): Json<Vec<ChildJob>> = sqlx::query_scalar(CHILDREN)
-            .bind(Json(parent_jobs(&fires)))
-            .fetch_one(&mut *conn)
-            .await?;
-        let versions = children.iter().map(|child| (child.id, child.version));
-        let jobs = self.definitions.get(conn, versions).await?;
-        let mut live = self.live_executors(conn, now).await?;
-        let mut runs = plan_child_runs(&fires, &children, &jobs, &mut live, now);
-        new_runs::insert_and_count(conn, &mut runs, now).await
     }
 }

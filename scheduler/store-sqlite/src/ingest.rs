@@ -9,7 +9,7 @@ use cueline_store::adapter::report_batch::{
     BatchWrites, ReportBatch, earlier_attempts, required_jobs,
 };
 use cueline_store::adapter::snapshot::{
-    JobSnapshot, RunSnapshot, executor_of_row, set_earlier_executors,
+    Children, JobSnapshot, RunSnapshot, executor_of_row, set_earlier_executors,
 };
 use cueline_store::adapter::timeline::TimelineEvent;
 use cueline_store::adapter::transition::Transition;
@@ -24,7 +24,7 @@ use crate::error::Result;
 /// The columns of [`SnapshotRow`]. The group of an ended run is not known if its job may have moved since.
 pub(crate) const SNAPSHOTS: &str = "
     SELECT json_group_array(json_array(r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, r.reruns, r.cancel_requested,
-        d.version, d.enabled, d.fixed_delay, d.has_children, r.executor,
+        d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, r.executor,
         coalesce(r.published_group, CASE WHEN r.state < 10 THEN (SELECT j.group_name FROM job j WHERE j.id = r.job_id) END)))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
 
@@ -96,7 +96,8 @@ struct SnapshotRow {
     version: Option<i64>,
     enabled: Option<i64>,
     fixed_delay: Option<i64>,
-    has_children: Option<i64>,
+    children: Option<i64>,
+    paused_until: Option<i64>,
     executor: Option<String>,
     executor_group: Option<String>,
 }
@@ -118,7 +119,8 @@ impl SnapshotRow {
                 version,
                 enabled: self.enabled == Some(1),
                 fixed_delay: self.fixed_delay == Some(1),
-                has_children: self.has_children == Some(1),
+                children: Children::from_code(self.children.unwrap_or_default()),
+                paused_until: self.paused_until.map(Timestamp::from_millis),
             }),
         })
     }

@@ -12,52 +12,61 @@ use cueline_store::adapter::fire_rules::{DueColumns, require_calendars};
 use cueline_store::adapter::jobs::{
     ApplyPlan, JobColumns, JobUpdate, SideEffects, refuse_parent, stopped_message,
 };
+use cueline_store::adapter::scripts::{ResolvedScripts, ScriptWrites};
 use cueline_store::{AppliedJob, JobPreconditions, Precondition, Revision, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
 use crate::error::Result;
 use crate::namespaces::check_quotas;
-use crate::{SqliteStore, audit, waiting_runs};
+use crate::{SqliteStore, audit, scripts, waiting_runs};
 
 const INSERT: &str = "
-    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition) VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)
+    INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
+        keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
     RETURNING id";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules)
-    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules, paused_until)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
     UPDATE job SET version = ?2, group_name = ?3, startup = ?4, definition = ?6,
         max_attempt_ms = CASE WHEN ?5 IS NOT NULL AND (max_attempt_ms IS NULL OR ?5 < max_attempt_ms)
                 AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
-            THEN max_attempt_ms ELSE ?5 END
+            THEN max_attempt_ms ELSE ?5 END,
+        keep_age_ms = ?7, keep_runs = ?8, keep_logs_ms = ?9, keep_outputs_ms = ?10
     WHERE id = ?1";
 
 const UPDATE_DUE: &str = "
-    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7
+    UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7,
+        paused_until = ?8
     WHERE job_id = ?1";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
 const SET_ENABLED_DUE: &str = "
-    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5 WHERE job_id = ?1";
+    UPDATE job_due SET version = version + 1, enabled = ?2, next_fire_at = ?3, excluded_from = ?4, rules = ?5,
+        paused_until = ?6
+    WHERE job_id = ?1";
 const NEXT_VERSION: &str = "UPDATE job SET version = version + 1 WHERE id = ?1";
 
-/// It finds parents by name, so it is executed once all applied jobs exist.
-const SET_PARENT: &str = "
-    UPDATE job SET parent_id = (SELECT p.id FROM job p WHERE p.name = ?2 AND p.deleted_at IS NULL) WHERE id = ?1";
+const UNLINK: &str = "DELETE FROM job_parent WHERE child_id IN (SELECT value FROM json_each(?1))";
 
-const SET_HAS_CHILDREN: &str = "
-    UPDATE job_due SET has_children = EXISTS
-        (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
+/// It finds parents by name, so it is executed once all applied jobs exist.
+const LINK: &str = "
+    INSERT INTO job_parent (parent_id, child_id, waits_for_all, after_failure)
+    SELECT p.id, e.value ->> 0, e.value ->> 2, e.value ->> 3
+    FROM json_each(?1) e CROSS JOIN job p ON p.name = e.value ->> 1 AND p.deleted_at IS NULL";
+
+const SET_CHILDREN: &str = "
+    UPDATE job_due SET children =
+        coalesce((SELECT max(1 + l.after_failure) FROM job_parent l WHERE l.parent_id = job_due.job_id), 0)
     WHERE job_id IN (SELECT id FROM job WHERE deleted_at IS NULL AND name IN (SELECT value FROM json_each(?1)))";
 
-const SET_PARENT_HAS_CHILDREN: &str = "
-    UPDATE job_due SET has_children = EXISTS
-        (SELECT 1 FROM job c WHERE c.parent_id = job_due.job_id AND c.parent_id IS NOT NULL AND c.deleted_at IS NULL)
-    WHERE job_id = (SELECT j.parent_id FROM job j WHERE j.id = ?1)";
+const PARENTS: &str = "
+    SELECT json_group_array(p.name) FROM job_parent l CROSS JOIN job p ON p.id = l.parent_id WHERE l.child_id = ?1";
 
 /// Published attempts keep the group that they were published to.
 const KEEP_GROUP: &str = "
@@ -79,7 +88,7 @@ const TO_CHANGE: &str = "
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 const CHILDREN: &str = "
-    SELECT name FROM job WHERE parent_id = ?1 AND parent_id IS NOT NULL AND deleted_at IS NULL ORDER BY name LIMIT 5";
+    SELECT c.name FROM job_parent l CROSS JOIN job c ON c.id = l.child_id WHERE l.parent_id = ?1 ORDER BY c.name LIMIT 5";
 
 const DELETE: &str = "UPDATE job SET deleted_at = ?2, version = version + 1 WHERE id = ?1";
 const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = ?1";
@@ -100,12 +109,12 @@ impl SqliteStore {
         if dry_run {
             // Without the lock for writing: the fires of other jobs do not wait for it.
             let mut snapshot = self.db.snapshot().await?;
-            let plan = self.plan(&mut snapshot, specs, conditions).await?;
+            let (plan, _) = self.plan(&mut snapshot, specs, conditions).await?;
             return Ok(plan.into_applied(&created, dry_run));
         }
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let plan = self.plan(&mut tx, specs, conditions).await?;
+        let (plan, scripts) = self.plan(&mut tx, specs, conditions).await?;
         let rules = self.present_rules(&mut tx).await?;
         for spec in plan.new_jobs() {
             created.insert(spec.name.clone(), create(&mut tx, spec, now, &rules).await?);
@@ -116,7 +125,9 @@ impl SqliteStore {
         for job in updates {
             update(&mut tx, job, now, &rules).await?;
         }
-        write_side_effects(&mut tx, &plan.side_effects(&created)?, now).await?;
+        write_side_effects(&mut tx, &plan.side_effects(&created), now).await?;
+        let uses = ScriptWrites::new(&plan, &scripts, &created);
+        scripts::write_uses(&mut tx, &uses).await?;
         let new: Vec<i64> = created.values().map(|id| id.0).collect();
         audit::forget_versions(&mut tx, &new).await?;
         audit::write_versions(&mut tx, &plan.versioned(&created), by, now).await?;
@@ -125,14 +136,14 @@ impl SqliteStore {
         Ok(plan.into_applied(&created, dry_run))
     }
 
-    /// Compares definitions with the stored ones, and checks their conditions, their parents and the quotas of their
-    /// namespaces.
+    /// Compares definitions with the stored ones, and checks their conditions, their parents, their scripts and the quotas
+    /// of their namespaces.
     async fn plan(
         &self,
         conn: &mut SqliteConnection,
         specs: &[JobSpec],
         conditions: &JobPreconditions,
-    ) -> Result<ApplyPlan> {
+    ) -> Result<(ApplyPlan, ResolvedScripts)> {
         let names = specs.iter().map(|spec| &spec.name);
         let stored = self.definitions.by_name(&mut *conn, names).await?;
         let plan = ApplyPlan::new(specs, &stored)?;
@@ -141,8 +152,9 @@ impl SqliteStore {
             .check_parents(&mut *conn, specs, &stored)
             .await?;
         require_calendars(specs, &*self.present_rules(&mut *conn).await?)?;
+        let scripts = scripts::resolve(&mut *conn, specs).await?;
         check_quotas(conn, &plan).await?;
-        Ok(plan)
+        Ok((plan, scripts))
     }
 
     pub(crate) async fn set_job_enabled_if(
@@ -222,9 +234,12 @@ impl SqliteStore {
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        for statement in [DELETE_DUE, SET_PARENT_HAS_CHILDREN] {
-            sqlx::query(statement).bind(job.0).execute(&mut *tx).await?;
-        }
+        sqlx::query(DELETE_DUE)
+            .bind(job.0)
+            .execute(&mut *tx)
+            .await?;
+        unlink_deleted(&mut tx, job).await?;
+        scripts::forget_uses(&mut tx, &[job.0]).await?;
         let entry = job_deleted(by, name, &found.group, (found.definition, found.enabled));
         audit::write(&mut tx, &[entry], now).await?;
         tx.commit().await?;
@@ -287,6 +302,7 @@ async fn set_enabled(
         .bind(due.next_fire_at)
         .bind(due.excluded_from)
         .bind(due.rules)
+        .bind(due.paused_until)
         .execute(&mut *conn)
         .await?;
     sqlx::query(NEXT_VERSION).bind(job.0).execute(conn).await?;
@@ -307,6 +323,10 @@ async fn create(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .fetch_one(&mut *conn)
         .await?;
     sqlx::query(INSERT_DUE)
@@ -316,6 +336,7 @@ async fn create(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(JobId(id))
@@ -337,6 +358,10 @@ async fn update(
         .bind(columns.startup)
         .bind(columns.max_attempt_ms)
         .bind(columns.definition)
+        .bind(columns.kept.0)
+        .bind(columns.kept.1)
+        .bind(columns.kept.2)
+        .bind(columns.kept.3)
         .execute(&mut *conn)
         .await?;
     sqlx::query(UPDATE_DUE)
@@ -347,6 +372,7 @@ async fn update(
         .bind(columns.fixed_delay)
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
+        .bind(columns.due.paused_until)
         .execute(conn)
         .await?;
     Ok(())
@@ -364,16 +390,7 @@ async fn write_side_effects(
             .execute(&mut *conn)
             .await?;
     }
-    for (job, parent) in &effects.links {
-        sqlx::query(SET_PARENT)
-            .bind(job.0)
-            .bind(parent.as_ref().map(JobName::as_str))
-            .execute(&mut *conn)
-            .await?;
-    }
-    if !effects.parents.is_empty() {
-        set_has_children(conn, &effects.parents).await?;
-    }
+    link(conn, effects).await?;
     if !effects.updated.is_empty() {
         waiting_runs::delete_ahead(conn, &effects.updated, now).await?;
         waiting_runs::unclaim(conn, &effects.updated).await?;
@@ -401,8 +418,49 @@ pub(crate) async fn wait_for_live_runs(conn: &mut SqliteConnection, jobs: &[JobI
     Ok(())
 }
 
-async fn set_has_children(conn: &mut SqliteConnection, parents: &BTreeSet<JobName>) -> Result<()> {
-    sqlx::query(SET_HAS_CHILDREN)
+/// Writes the new links between children and parents.
+async fn link(conn: &mut SqliteConnection, effects: &SideEffects) -> Result<()> {
+    if effects.parents.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(UNLINK)
+        .bind(Json(&effects.unlinked))
+        .execute(&mut *conn)
+        .await?;
+    let links: Vec<_> = effects
+        .links
+        .iter()
+        .map(|link| {
+            let (all, failure) = (u8::from(link.waits_for_all), u8::from(link.after_failure));
+            (link.child, &link.parent, all, failure)
+        })
+        .collect();
+    sqlx::query(LINK)
+        .bind(Json(links))
+        .execute(&mut *conn)
+        .await?;
+    set_children(conn, &effects.parents).await
+}
+
+/// Removes the links of a deleted job to its parents.
+async fn unlink_deleted(conn: &mut SqliteConnection, job: JobId) -> Result<()> {
+    let Json(parents): Json<BTreeSet<JobName>> = sqlx::query_scalar(PARENTS)
+        .bind(job.0)
+        .fetch_one(&mut *conn)
+        .await?;
+    if parents.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(UNLINK)
+        .bind(Json([job]))
+        .execute(&mut *conn)
+        .await?;
+    set_children(conn, &parents).await
+}
+
+/// Records for these jobs which of their ends may start other jobs.
+async fn set_children(conn: &mut SqliteConnection, parents: &BTreeSet<JobName>) -> Result<()> {
+    sqlx::query(SET_CHILDREN)
         .bind(Json(parents))
         .execute(conn)
         .await?;

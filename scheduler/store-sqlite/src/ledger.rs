@@ -5,7 +5,8 @@ use cueline_store::adapter::convert::to_i64;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::jobs::is_fixed_delay;
 use cueline_store::adapter::ledger::{
-    LedgerRun, SkippedRange, excluded_range, expected_fire_times, ledger_entries, past_window,
+    LedgerRun, SkippedRange, WithoutRun, excluded_range, expected_fire_times, ledger_entries,
+    past_window,
 };
 use cueline_store::adapter::queries::RunsOfJobs;
 use cueline_store::{LedgerEntry, StoreError};
@@ -17,7 +18,9 @@ use crate::error::Result;
 use crate::runs::runs_of_jobs;
 
 const JOB: &str = "
-    SELECT j.id, j.version, j.created_at, d.excluded_from, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
+    SELECT j.id, j.version, j.created_at, d.excluded_from, d.next_fire_at,
+        (SELECT max(p.fire_at) FROM pruned_until p WHERE p.job_id IN (0, j.id))
+    FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
 
 pub(crate) const RUNS_AT: &str = "
@@ -43,7 +46,7 @@ const RUNS_BY_ID: &str = "
 const MAX_SEARCHED: usize = 100_000;
 
 /// The columns of [`JOB`].
-type JobRow = (i64, i64, i64, Option<i64>, Option<i64>);
+type JobRow = (i64, i64, i64, Option<i64>, Option<i64>, Option<i64>);
 
 impl SqliteStore {
     pub(crate) async fn ledger(
@@ -58,7 +61,7 @@ impl SqliteStore {
             .bind(name.as_str())
             .fetch_optional(&mut *tx)
             .await?;
-        let (id, version, created_at, excluded_from, next_fire_at) =
+        let (id, version, created_at, excluded_from, next_fire_at, pruned_until) =
             row.ok_or_else(|| StoreError::no_job(name.as_str()))?;
         let jobs = self.definitions.get(&mut tx, [(id, version)]).await?;
         let job = job_of(&jobs, id)?;
@@ -86,7 +89,10 @@ impl SqliteStore {
             &times,
             &runs,
             &skipped,
-            excluded_range(excluded_from, next_fire_at),
+            WithoutRun {
+                excluded: excluded_range(excluded_from, next_fire_at),
+                pruned_until,
+            },
             limit,
         )?)
     }

@@ -11,8 +11,10 @@
 
 mod accounts;
 mod audit;
+mod backfills;
 mod cancel;
 mod changes;
+mod children;
 mod claim;
 mod counted_pool;
 mod database;
@@ -37,10 +39,13 @@ mod nodes;
 mod oldest_queued;
 #[cfg(test)]
 mod query_plan_tests;
+mod retention;
 mod run_list;
 mod run_times;
 mod runs;
 mod schema;
+mod scripts;
+mod situations;
 mod store;
 mod store_id;
 mod summaries;
@@ -48,6 +53,7 @@ mod trigger;
 mod waiting_runs;
 #[cfg(test)]
 mod waits_tests;
+mod windows;
 mod worker_keys;
 
 use std::path::Path;

@@ -203,11 +203,11 @@ async fn insert_skip_events(
     Ok(())
 }
 
-/// Names the silent executors that a broadcast fire leaves out.
+/// Names what the runs leave out: silent executors of a broadcast fire, outputs that are too long.
 async fn insert_notes(conn: &mut SqliteConnection, runs: &[&NewRun], now: Timestamp) -> Result<()> {
     let notes: Vec<(i64, &str)> = runs
         .iter()
-        .filter_map(|run| Some((run.id, run.silent_note.as_deref()?)))
+        .filter_map(|run| Some((run.id, run.left_out.as_deref()?)))
         .collect();
     if !notes.is_empty() {
         sqlx::query(INSERT_NOTES)

@@ -28,7 +28,7 @@ const UNCLAIM: &str = "
 const STARTUP_JOBS: &str = "
     SELECT json_group_array(json_array(d.job_id, d.version, d.run_count))
     FROM job j CROSS JOIN job_due d ON d.job_id = j.id
-    WHERE j.startup = 1 AND j.deleted_at IS NULL AND d.enabled = 1";
+    WHERE j.startup = 1 AND j.deleted_at IS NULL AND d.enabled = 1 AND coalesce(d.paused_until <= ?1, 1)";
 
 /// How long the row of a node is kept after its lease ended.
 const KEPT_MS: u64 = 24 * 3_600_000;
@@ -80,6 +80,7 @@ impl SqliteStore {
 
     async fn run_startup_jobs(&self, tx: &mut WriteTx, now: Timestamp) -> Result<()> {
         let Json(startup): Json<Vec<(i64, i64, i64)>> = sqlx::query_scalar(STARTUP_JOBS)
+            .bind(now.as_millis())
             .fetch_one(&mut **tx)
             .await?;
         if startup.is_empty() {

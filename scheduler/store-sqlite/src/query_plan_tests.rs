@@ -7,9 +7,9 @@ use cueline_store::{AuditFilter, AuditResult, DeadLetterFilter, Order};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    SqliteOptions, SqliteStore, accounts, audit, changes, claim, dead_letters, dispatch, executors,
-    fire_due, follow_ups, ingest, job_list, lanes, ledger, maintenance, oldest_queued, run_list,
-    runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, audit, changes, children, claim, dead_letters, dispatch,
+    executors, fire_due, follow_ups, ingest, job_list, lanes, ledger, oldest_queued,
+    retention, run_list, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -32,7 +32,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 37] = [
+const HOT: [(&str, &[&str]); 42] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -75,8 +75,18 @@ const HOT: [(&str, &[&str]); 37] = [
         &["SEARCH run USING INTEGER PRIMARY KEY"],
     ),
     (follow_ups::IDLE, &["run_delays_next_fire"]),
-    (follow_ups::SUCCEEDED_FIRES, &["run_fire"]),
-    (follow_ups::CHILDREN, &["job_children"]),
+    (children::ENDED_FIRES, &["run_fire"]),
+    (
+        children::CHILDREN,
+        &[
+            "SEARCH l USING PRIMARY KEY",
+            "job_parent_child",
+            "SEARCH d USING INTEGER PRIMARY KEY",
+        ],
+    ),
+    (children::PARENTS, &["run_fire", "job_parent_child"]),
+    (children::AHEAD, &["run_fire", "job_parent_child"]),
+    (children::OUTPUTS, &["run_fire", "job_parent_child"]),
     (trigger::RUNS_OF_REQUEST, &["run_fire"]),
     (executors::OUTSTANDING, &["run_live"]),
     (executors::OF_JOBS, &["run_live"]),
@@ -91,6 +101,8 @@ const HOT: [(&str, &[&str]); 37] = [
     (run_list::FITTING, &["SEARCH r USING INTEGER PRIMARY KEY"]),
     (run_list::JOBS_OF_GROUPS, &["job_group (group_name=?)"]),
     (ledger::SKIPPED, &["run_skipped"]),
+    (retention::TO_PRUNE, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (retention::DELETE_KEYS, &["trigger_key_run (first_run<?)"]),
     (
         oldest_queued::OLDEST,
         &["run_live (state=?)", "SEARCH j USING INTEGER PRIMARY KEY"],
@@ -131,7 +143,8 @@ async fn scans_by_id_do_not_sort() {
         run_list::ALL,
         run_list::ALL_ASCENDING,
         changes::NEW,
-        maintenance::EXPIRED,
+        retention::EXPIRED,
+        retention::EXPIRED_BY_RULES,
     ] {
         let text = plan(&store, sql).await.join("\n");
         assert!(

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::run_times::first_since;
 use crate::runs::{BLOCK_BITS, id_range, read_runs, runs_of_jobs};
 
-const BY_NAME: &str = "
+pub(crate) const BY_NAME: &str = "
     SELECT j.id, j.version, d.next_fire_at FROM job j CROSS JOIN job_due d ON d.job_id = j.id
     WHERE j.name = ?1 AND j.deleted_at IS NULL";
 

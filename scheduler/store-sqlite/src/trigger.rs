@@ -5,7 +5,9 @@ use cueline_store::adapter::audit::{job_triggered, stored_actor, triggered_detai
 use cueline_store::adapter::convert::without_nul;
 use cueline_store::adapter::definitions::job_of;
 use cueline_store::adapter::new_run::{Fire, NewRun};
-use cueline_store::adapter::repeated_trigger::{FirstRunRow, require_same_request};
+use cueline_store::adapter::repeated_trigger::{
+    FirstRunRow, require_same_request, runs_of_repeated,
+};
 use cueline_store::{
     ClaimedRun, NewAuditEntry, NodeId, Revision, StoreError, TriggerOutcome, TriggerRequest,
 };
@@ -128,5 +130,5 @@ async fn runs_of_key(
         .bind(job)
         .fetch_one(conn)
         .await?;
-    Ok(Some(runs))
+    Ok(Some(runs_of_repeated(first, runs)))
 }

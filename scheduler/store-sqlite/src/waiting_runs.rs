@@ -17,11 +17,11 @@ const UNCLAIM: &str = "
 const INSERT_END_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT id, ?2, attempt, CASE WHEN attempt = 1 THEN 'skipped' ELSE 'cancel' END, ?3
-    FROM run WHERE state = 0 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
+    FROM run WHERE state = 0 AND state < 10 AND due_at < ?4 AND job_id IN (SELECT value FROM json_each(?1))";
 
 const END: &str = "
     UPDATE run SET state = CASE WHEN attempt = 1 THEN 18 ELSE 15 END, ended_at = ?2, claimed_by = NULL, message = ?3
-    WHERE state = 0 AND state < 10 AND job_id IN (SELECT value FROM json_each(?1))";
+    WHERE state = 0 AND state < 10 AND due_at < ?4 AND job_id IN (SELECT value FROM json_each(?1))";
 
 /// Deletes the runs that were written ahead of their fire time.
 pub(crate) async fn delete_ahead(
@@ -51,11 +51,22 @@ pub(crate) async fn end(
     message: &str,
 ) -> Result<()> {
     delete_ahead(conn, jobs, now).await?;
+    end_due(conn, jobs, (now, i64::MAX), message).await
+}
+
+/// Ends the runs that wait and are due before `until`.
+pub(crate) async fn end_due(
+    conn: &mut SqliteConnection,
+    jobs: &[JobId],
+    (now, until): (Timestamp, i64),
+    message: &str,
+) -> Result<()> {
     for statement in [INSERT_END_EVENTS, END] {
         sqlx::query(statement)
             .bind(Json(jobs))
             .bind(now.as_millis())
             .bind(message)
+            .bind(until)
             .execute(&mut *conn)
             .await?;
     }

@@ -173,8 +173,8 @@ pub struct ClaimedRun {
     /// The attempt may already be in the executor's queue, because a node ended between its publication and its
     /// confirmation. It must be published again to the same executor, as the same attempt.
     pub maybe_published: bool,
-    /// The place of the run in its lane: the fire time. A run that failed before joins at the end of its lane, so this is
-    /// its due time then.
+    /// The place of the run in its lane: the fire time. A retry, and a run of a backfill, join at the end of their lane, so
+    /// this is their due time. A run that an executor returned or lost keeps its place.
     pub lane_at: Timestamp,
 }
 
@@ -184,6 +184,14 @@ impl ClaimedRun {
         AttemptId {
             run: self.id,
             attempt: self.attempt,
+        }
+    }
+
+    /// Its priority among runs that are due at the same time. A backfill is in no hurry.
+    pub fn priority(&self) -> u8 {
+        match self.kind {
+            RunKind::Backfill => 0,
+            _ => self.job.spec.priority,
         }
     }
 

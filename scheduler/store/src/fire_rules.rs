@@ -18,6 +18,31 @@ pub const MAX_CALENDARS_OF_NAMESPACE: usize = 200;
 /// The most maintenance windows of a store. Those that are over make room for new ones.
 pub const MAX_WINDOWS: usize = 1_000;
 
+/// After how long without progress another process continues with the new plans of a window's jobs.
+pub const REPLAN_ABANDONED_MS: u64 = 30_000;
+
+/// The most jobs that one transaction plans again because of a window.
+pub const MAX_REPLANNED: usize = 1_000;
+
+/// The answer to [`FireRuleStore::replan_window`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WindowReplan {
+    /// The jobs whose plans have changed.
+    pub jobs: Vec<JobId>,
+    /// Whether no job is left.
+    pub is_done: bool,
+}
+
+impl WindowReplan {
+    /// Nothing is left to do.
+    pub const fn done() -> Self {
+        Self {
+            jobs: Vec::new(),
+            is_done: true,
+        }
+    }
+}
+
 /// The change of one calendar by [`FireRuleStore::put_calendars`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedCalendar {
@@ -42,9 +67,10 @@ pub struct StoredCalendar {
 
 /// Calendars, maintenance windows and time zones.
 ///
-/// A change of a calendar or a window changes the plans of all jobs that it is about, in its transaction: their runs that
-/// were written ahead of their fire time are deleted, and their next fire times are computed again (G3). Excluded fire times
-/// that have passed are accounted for before (G1). Each method that changes something returns the ids of these jobs.
+/// A change of a calendar changes the plans of all jobs that it is about, in its transaction: their runs that were written
+/// ahead of their fire time are deleted, and their next fire times are computed again (G3). Excluded fire times that have
+/// passed are accounted for before (G1). The method returns the ids of these jobs. A window may be about all jobs, so its
+/// change is followed by calls that change the plans of some jobs each.
 ///
 /// # Errors
 ///
@@ -88,23 +114,35 @@ pub trait FireRuleStore: Send + Sync + 'static {
         by: &Actor,
     ) -> Result<(), StoreError>;
 
-    /// Adds a maintenance window and returns its id.
+    /// Adds a maintenance window or begins a pause, and returns its id. The plans of its jobs change only with
+    /// [`replan_window`](Self::replan_window).
     ///
     /// # Errors
     ///
     /// [`Conflict`](crate::ErrorKind::Conflict) beyond [`MAX_WINDOWS`].
-    async fn add_window(
-        &self,
-        spec: &WindowSpec,
-        by: &Actor,
-    ) -> Result<(i64, Vec<JobId>), StoreError>;
+    async fn add_window(&self, spec: &WindowSpec, by: &Actor) -> Result<i64, StoreError>;
 
-    /// Deletes a maintenance window.
+    /// Ends a maintenance window or a pause. It excludes nothing from now on, and the plans of its jobs change with
+    /// [`replan_window`](Self::replan_window).
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such window.
-    async fn delete_window(&self, id: i64, by: &Actor) -> Result<Vec<JobId>, StoreError>;
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such window, or if it was ended.
+    async fn end_window(&self, id: i64, by: &Actor) -> Result<(), StoreError>;
+
+    /// Changes the plans of at most `limit` further jobs in the scope of a window that was added or ended. Once
+    /// [`WindowReplan::is_done`], all jobs have their new plans.
+    ///
+    /// At the beginning of a pause, runs of these jobs that wait and are due before its end end as with
+    /// [`Store::set_job_enabled`](crate::Store::set_job_enabled).
+    ///
+    /// Without `window`, it continues with one that nobody has continued for [`REPLAN_ABANDONED_MS`], because the process
+    /// that added or ended it is gone. A window that is unknown or needs nothing is done.
+    async fn replan_window(
+        &self,
+        window: Option<i64>,
+        limit: usize,
+    ) -> Result<WindowReplan, StoreError>;
 
     /// The time zones that next fire times were computed with.
     async fn known_zones(&self) -> Result<Vec<ZoneDigest>, StoreError>;

@@ -113,10 +113,14 @@ pub struct JobList {
 pub struct LedgerEntry {
     /// The fire time.
     pub fire_at: Timestamp,
-    /// The run that accounts for it. `None` means that the fire time is lost, which must not happen to an enabled job.
+    /// The run that accounts for it. `None` means that the fire time is lost, which must not happen to an enabled job, unless
+    /// `pruned` is set.
     pub run: Option<RunId>,
     /// The shard index of the run.
     pub shard: Option<u32>,
     /// The state of the run.
     pub state: Option<RunState>,
+    /// There is no run any more, because runs of this time were deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pruned: bool,
 }

@@ -40,6 +40,7 @@ mod accounts;
 pub mod adapter;
 pub mod admin;
 mod audit;
+mod backfill;
 mod changes;
 mod counts;
 mod dead_letter;
@@ -55,7 +56,10 @@ mod node;
 mod port;
 mod precondition;
 mod report;
+mod retention;
 mod run;
+mod scripts;
+mod situation;
 mod worker_keys;
 
 pub use accounts::{
@@ -71,6 +75,10 @@ pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,
     MAX_JOB_VERSIONS, NewAuditEntry,
 };
+pub use backfill::{
+    AdvancedBackfills, Backfill, BackfillChange, BackfillDetail, BackfillFilter, BackfillState,
+    BackfillStore, MAX_ACTIVE_BACKFILLS, MAX_ADVANCED_RUNS, MAX_ENDED_BACKFILLS, NewBackfill,
+};
 pub use changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, MissingNumbers, NewRuns, RunBrief,
     RunCursor,
@@ -85,7 +93,8 @@ pub use dispatch::{
 pub use error::{ErrorKind, RefusedObject, StoreError};
 pub use executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
 pub use fire_rules::{
-    AppliedCalendar, FireRuleStore, MAX_CALENDARS_OF_NAMESPACE, MAX_WINDOWS, StoredCalendar,
+    AppliedCalendar, FireRuleStore, MAX_CALENDARS_OF_NAMESPACE, MAX_REPLANNED, MAX_WINDOWS,
+    REPLAN_ABANDONED_MS, StoredCalendar, WindowReplan,
 };
 pub use job::{
     AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,
@@ -100,7 +109,18 @@ pub use node::{NodeId, RegisteredNode};
 pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};
+pub use retention::{
+    ExpireRequest, Expired, GroupRetention, MAX_GROUP_RULES, MAX_PRUNED_AT_ONCE, PruneRequest,
+    Pruned, PrunedOfJob, RetentionStore,
+};
 pub use run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine, TimelineEntry};
+pub use scripts::{
+    AppliedScript, MAX_JOBS_OF_SCRIPT, MAX_SCRIPT_VERSIONS, MAX_SCRIPTS_OF_NAMESPACE, ScriptStore,
+    ScriptVersion, StoredScript,
+};
+pub use situation::{
+    MAX_SITUATION_RUNS, MAX_SITUATION_VERSIONS, Situation, Situations, Subject, waiting_run,
+};
 pub use worker_keys::{
     EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,

@@ -9,6 +9,7 @@ use cueline_model::{
 };
 
 use crate::audit::Audit;
+use crate::backfill::BackfillStore;
 use crate::changes::{
     ChangedRuns, JobBrief, JobsFingerprint, KnownRun, LiveRuns, NewRuns, RunCursor,
 };
@@ -26,7 +27,10 @@ use crate::namespaces::Namespaces;
 use crate::node::{NodeId, RegisteredNode};
 use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
+use crate::retention::RetentionStore;
 use crate::run::{Run, RunDetail, RunFilter, RunList, StoreStats, StoredLogLine};
+use crate::scripts::ScriptStore;
+use crate::situation::Situations;
 use crate::worker_keys::{
     EnrolOutcome, NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, WorkerKeyState,
     WorkerKeysPage,
@@ -52,7 +56,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// - [`Broken`](crate::ErrorKind::Broken): the database is damaged, or holds data that this program cannot read. An
 ///   operator has to act.
 #[async_trait]
-pub trait Store: Audit + Namespaces + FireRuleStore {
+pub trait Store:
+    Audit + Namespaces + FireRuleStore + RetentionStore + BackfillStore + Situations + ScriptStore
+{
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The time of the database's clock (G14).
@@ -544,13 +550,6 @@ pub trait Store: Audit + Namespaces + FireRuleStore {
     async fn job_briefs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<JobBrief>>;
 
     // ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────
-
-    /// Deletes runs that ended more than `older_than_ms` ago, with their logs and timelines. Returns their number.
-    ///
-    /// `limit` bounds the number of runs that are deleted one by one, and so the duration of the call. A store that
-    /// partitions runs by day may keep a run up to two days longer. It may drop a whole day of runs regardless of the
-    /// limit.
-    async fn delete_expired_runs(&self, older_than_ms: u64, limit: usize) -> Result<u64>;
 
     /// Deletes at most `limit` sessions that have ended, and API tokens that ended more than `older_than_ms` ago. Returns
     /// their number. See [`Accounts`](crate::Accounts).

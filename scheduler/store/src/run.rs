@@ -55,7 +55,7 @@ pub struct Run {
     pub progress: Option<f64>,
     /// Whether its cancellation was requested.
     pub cancel_requested: bool,
-    /// The run whose success created it.
+    /// The run whose end created it.
     pub parent: Option<RunId>,
 }
 
@@ -66,7 +66,7 @@ pub struct TimelineEntry {
     pub at: Timestamp,
     /// The attempt that it is about.
     pub attempt: u32,
-    /// One word: `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out` or
+    /// One word: `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out`, `flow_stopped` or
     /// `triggered`.
     pub event: String,
     /// Details for the user.

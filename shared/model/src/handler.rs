@@ -1,9 +1,12 @@
 //! The work of a run.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::script::ScriptUse;
 use crate::secret::TextOrSecret;
 
 /// The work of a job's runs; exactly one kind.
@@ -18,18 +21,56 @@ pub enum HandlerSpec {
     Command(CommandSpec),
     /// An HTTP request.
     Http(HttpSpec),
+    /// A script of the namespace, by its name.
+    Script(ScriptUse),
 }
 
 impl HandlerSpec {
-    /// The capability that an executor must announce to run this handler: `native:<name>`, `shell`, `command` or
-    /// `http`.
-    pub fn capability(&self) -> std::borrow::Cow<'static, str> {
+    /// The kind: `native`, `shell`, `command`, `http` or `script`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Native(_) => "native",
+            Self::Shell(_) => "shell",
+            Self::Command(_) => "command",
+            Self::Http(_) => "http",
+            Self::Script(_) => "script",
+        }
+    }
+
+    /// The capability that an executor must announce to run this handler: `native:<name>`, `shell:<interpreter>`,
+    /// `command` or `http`. It is `shell` alone for a script whose interpreter the worker finds in another way than by its
+    /// own `PATH`, and for a reference whose text is not loaded.
+    pub fn capability(&self) -> Cow<'static, str> {
         match self {
             Self::Native(name) => format!("native:{name}").into(),
-            Self::Shell(_) => "shell".into(),
+            Self::Shell(ShellSpec { shell: Some(_), .. }) => "shell".into(),
+            Self::Shell(shell) => runtime(shell.interpreter, &shell.process).into(),
             Self::Command(_) => "command".into(),
             Self::Http(_) => "http".into(),
+            Self::Script(script) => match &script.loaded.0 {
+                Some(body) => runtime(body.language, &script.process).into(),
+                None => "shell".into(),
+            },
         }
+    }
+
+    /// What a trigger carries: a worker knows no scripts by name, so it gets the text.
+    #[must_use]
+    pub fn for_worker(&self) -> Self {
+        match self {
+            Self::Script(script) => script.as_shell().unwrap_or_else(|| self.clone()),
+            other => other.clone(),
+        }
+    }
+}
+
+/// The capability for a script. With a search path of its own, the job may find an interpreter that the worker does not
+/// announce.
+fn runtime(interpreter: Interpreter, process: &ProcessSpec) -> &'static str {
+    if process.env.contains_key("PATH") {
+        "shell"
+    } else {
+        interpreter.capability()
     }
 }
 
@@ -62,6 +103,36 @@ impl Interpreter {
         ("php", Self::Php),
         ("pwsh", Self::Pwsh),
     ];
+
+    /// Its word in job files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sh => "sh",
+            Self::Bash => "bash",
+            Self::Python3 => "python3",
+            Self::Node => "node",
+            Self::Php => "php",
+            Self::Pwsh => "pwsh",
+        }
+    }
+
+    /// What a worker announces that can run scripts for it.
+    pub const fn capability(self) -> &'static str {
+        match self {
+            Self::Sh => "shell:sh",
+            Self::Bash => "shell:bash",
+            Self::Python3 => "shell:python3",
+            Self::Node => "shell:node",
+            Self::Php => "shell:php",
+            Self::Pwsh => "shell:pwsh",
+        }
+    }
+}
+
+impl fmt::Display for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// A script and how to run it.

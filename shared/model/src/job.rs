@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
-use crate::name::{CalendarName, GroupName, JobName, NameError};
+use crate::name::{CalendarName, GroupName, JobName, NameError, ScriptName};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
+use crate::retention::Retention;
 use crate::route::Route;
 use crate::schedule::Schedule;
 use crate::selector::Selector;
@@ -104,12 +105,15 @@ pub struct JobSpec {
     /// 0–9; 5 by default. Of runs that are due at the same instant, the highest goes first.
     #[serde(default = "default_priority")]
     pub priority: u8,
+    /// For how long, and how many, of its runs are kept; as the group and the server say by default.
+    #[serde(default, skip_serializing_if = "Retention::is_empty")]
+    pub retention: Retention,
     /// The work of the job's runs.
     pub handler: HandlerSpec,
     /// The parameter text for the handler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<String>,
-    /// The job after which this one runs.
+    /// The jobs after which this one runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<After>,
     /// Free labels that lists show and filters use.
@@ -121,27 +125,80 @@ pub struct JobSpec {
     pub enabled: Option<bool>,
 }
 
-/// The parent of a child job.
+/// The parents of a child job, and the ends of them that start it. The module `flow` has the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct After {
-    /// The parents, in the namespace of the job; in this version exactly one.
-    #[serde(serialize_with = "local_parents")]
-    pub all: Vec<JobName>,
+    /// The parents.
+    #[serde(flatten)]
+    pub parents: Parents,
     /// The required end of the parents.
     #[serde(default)]
     pub on: AfterOn,
-    /// Passes the parent's output to the child as its parameter.
+    /// Passes the output of the parents to the child as its parameter.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pass_output: bool,
 }
 
-/// The end of the parent that starts the child.
+/// The parents of a child job, in its namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Parents {
+    /// The child starts once all of them have ended as required.
+    All(#[serde(serialize_with = "local_parents")] Vec<JobName>),
+    /// The child starts once the first of them has ended as required.
+    Any(#[serde(serialize_with = "local_parents")] Vec<JobName>),
+}
+
+/// The end of a parent that starts the child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterOn {
     /// All shards succeeded.
     #[default]
     Success,
+    /// All shards ended, and at least one of them failed.
+    Failure,
+    /// Either of them.
+    Always,
+}
+
+impl After {
+    /// The most parents of a job.
+    pub const MAX_PARENTS: usize = 32;
+
+    /// The names of the parents.
+    pub fn names(&self) -> &[JobName] {
+        match &self.parents {
+            Parents::All(names) | Parents::Any(names) => names,
+        }
+    }
+
+    /// Whether the child waits for all of its parents.
+    pub fn waits_for_all(&self) -> bool {
+        matches!(self.parents, Parents::All(_))
+    }
+
+    fn names_mut(&mut self) -> &mut [JobName] {
+        match &mut self.parents {
+            Parents::All(names) | Parents::Any(names) => names,
+        }
+    }
+}
+
+impl AfterOn {
+    /// Whether a failure of a parent may start the child.
+    pub const fn includes_failure(self) -> bool {
+        matches!(self, Self::Failure | Self::Always)
+    }
+
+    /// The word for it in job files and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Always => "always",
+        }
+    }
 }
 
 /// The default of [`JobSpec::backlog`].
@@ -190,7 +247,7 @@ impl<'de> Deserialize<'de> for JobSpec {
         if !namespace.is_default() {
             spec.group = GroupName::in_namespace(&namespace, spec.group.as_str())
                 .map_err(D::Error::custom)?;
-            for parent in spec.after.iter_mut().flat_map(|after| &mut after.all) {
+            for parent in spec.after.iter_mut().flat_map(After::names_mut) {
                 *parent =
                     JobName::in_namespace(&namespace, parent.as_str()).map_err(D::Error::custom)?;
             }
@@ -249,8 +306,13 @@ impl JobSpec {
     /// definition that was put together in another way has no serialised form, and stores refuse it.
     pub fn stays_in_its_namespace(&self) -> bool {
         let namespace = self.name.namespace();
-        let mut parents = self.after.iter().flat_map(|after| &after.all);
+        let mut parents = self.parents().iter();
         self.group.is_in(&namespace) && parents.all(|parent| parent.is_in(&namespace))
+    }
+
+    /// The jobs after which it runs.
+    pub fn parents(&self) -> &[JobName] {
+        self.after.as_ref().map_or(&[], After::names)
     }
 
     /// The names of its calendars.
@@ -258,6 +320,15 @@ impl JobSpec {
         let namespace = self.name.namespace();
         let local = self.calendars.iter();
         local.filter_map(move |local| CalendarName::in_namespace(&namespace, local).ok())
+    }
+
+    /// The script that it runs, and the version that it is pinned to.
+    pub fn script(&self) -> Option<(ScriptName, Option<i64>)> {
+        let HandlerSpec::Script(script) = &self.handler else {
+            return None;
+        };
+        let name = ScriptName::in_namespace(&self.name.namespace(), &script.name).ok()?;
+        Some((name, script.version))
     }
 
     /// Whether the schedule fires.

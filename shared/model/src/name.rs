@@ -196,7 +196,57 @@ macro_rules! qualified_name {
                 }
             }
         }
+
+        impl written::Qualified for $type {
+            fn parts(&self) -> (Namespace, &str) {
+                (self.namespace(), self.local())
+            }
+
+            fn of_parts(namespace: &Namespace, local: &str) -> Result<Self, NameError> {
+                Self::in_namespace(namespace, local)
+            }
+        }
     };
+}
+
+/// Writes the name of a definition as the fields `name` and `namespace`.
+pub(crate) mod written {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{NameError, Namespace};
+
+    /// A name that belongs to a namespace.
+    pub(crate) trait Qualified: Sized {
+        fn parts(&self) -> (Namespace, &str);
+        fn of_parts(namespace: &Namespace, local: &str) -> Result<Self, NameError>;
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Written {
+        name: String,
+        #[serde(default, skip_serializing_if = "Namespace::is_default")]
+        namespace: Namespace,
+    }
+
+    pub(crate) fn serialize<N: Qualified, S: Serializer>(
+        name: &N,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (namespace, local) = name.parts();
+        let written = Written {
+            name: local.to_owned(),
+            namespace,
+        };
+        written.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, N: Qualified, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<N, D::Error> {
+        let Written { name, namespace } = Written::deserialize(deserializer)?;
+        N::of_parts(&namespace, &name).map_err(D::Error::custom)
+    }
 }
 
 name! {
@@ -215,6 +265,10 @@ qualified_name! {
 qualified_name! {
     /// The name of a calendar: `LOCAL` in the namespace `default`, else `NAMESPACE/LOCAL`.
     CalendarName
+}
+qualified_name! {
+    /// The name of a script: `LOCAL` in the namespace `default`, else `NAMESPACE/LOCAL`.
+    ScriptName
 }
 name! {
     /// An executor's name, stable across restarts and unique within its group.

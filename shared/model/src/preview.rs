@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::exclusion::Exclusions;
+use crate::exclusion::{Exclusions, FOREVER};
 use crate::job::JobSpec;
 use crate::schedule::{CronSchedule, DstRule, MAX_PREVIEW, Schedule};
 use crate::time::Timestamp;
@@ -71,6 +71,9 @@ pub fn preview(spec: &JobSpec, exclusions: &Exclusions, from: Timestamp, n: usiz
                 let entry = found.note(at, cause.to_string());
                 if entry.count >= MAX_VISITS_IN_STRETCH {
                     entry.more = true;
+                    if until >= FOREVER {
+                        break;
+                    }
                     after = until.minus_ms(1).max(at);
                 }
             }

@@ -31,6 +31,8 @@ pub enum Route {
     LeastLoaded,
     /// In turn, each as often as its weight says, exactly across scheduler nodes.
     Weighted,
+    /// The first one that has room. Until then the run stays in the store.
+    Any,
     /// This one only.
     Executor(ExecutorName),
     /// One run for each live executor: shard i of n.

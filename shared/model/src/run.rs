@@ -161,11 +161,19 @@ pub enum RunKind {
     Child = 2,
     /// The start of the scheduler (`@reboot`).
     Startup = 3,
+    /// A fire time of a past window, on request.
+    Backfill = 4,
 }
 
 impl RunKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Schedule, Self::Manual, Self::Child, Self::Startup];
+    pub const ALL: [Self; 5] = [
+        Self::Schedule,
+        Self::Manual,
+        Self::Child,
+        Self::Startup,
+        Self::Backfill,
+    ];
 
     /// The number of the kind in stores.
     pub const fn code(self) -> u8 {
@@ -184,6 +192,7 @@ impl RunKind {
             Self::Manual => "manual",
             Self::Child => "child",
             Self::Startup => "startup",
+            Self::Backfill => "backfill",
         }
     }
 }

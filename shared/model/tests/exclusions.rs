@@ -33,7 +33,11 @@ fn calendar(fields: &Value) -> Calendar {
 fn window(fields: Value) -> MaintenanceWindow {
     let spec = decode::window(&Node::from(fields), &Namespace::default());
     let spec = spec.expect("a valid window");
-    MaintenanceWindow { id: 7, spec }
+    MaintenanceWindow {
+        id: 7,
+        spec,
+        ended_at: None,
+    }
 }
 
 fn rules(calendars: Vec<Calendar>, windows: Vec<MaintenanceWindow>) -> FireRules {
@@ -569,4 +573,101 @@ fn a_job_file_has_jobs_and_calendars() {
         fields,
         ["calendar[0]", "calendar[1]", "schedule", "handler"]
     );
+}
+
+fn pause(fields: Value, now: &str) -> Result<MaintenanceWindow, Vec<String>> {
+    let decoded = decode::pause(&Node::from(fields), &Namespace::default(), at(now));
+    match decoded {
+        Ok(spec) => Ok(MaintenanceWindow {
+            id: 8,
+            spec,
+            ended_at: None,
+        }),
+        Err(problems) => Err(problems
+            .into_iter()
+            .map(|problem| format!("{}: {}", problem.field, problem.message))
+            .collect()),
+    }
+}
+
+#[test]
+fn a_pause_lasts_until_its_end_or_until_a_person_ends_it() {
+    let now = "2027-03-01T10:00:00Z";
+    let paused = |fields| pause(fields, now).expect("a valid pause");
+    let job = job(&json!({ "schedule": { "cron": "0 * * * *" } }));
+    let next = |window: &MaintenanceWindow| {
+        let exclusions = rules(Vec::new(), vec![window.clone()]).of(&job);
+        let next = next_free(&job, &exclusions, at(now)).map(|at| at.to_string());
+        (next, exclusions.pause(at(now)).map(|pause| pause.id))
+    };
+    let bounded = paused(json!({ "all": true, "reason": "x", "for": "2h" }));
+    assert_eq!(bounded.pauses_until(), Some(at("2027-03-01T12:00:00Z")));
+    assert_eq!(
+        next(&bounded),
+        (Some("2027-03-01T12:00:00.000Z".to_owned()), Some(8))
+    );
+    let mut endless = paused(json!({ "all": true, "reason": "x" }));
+    assert_eq!(next(&endless), (None, Some(8)));
+    let exclusions = rules(Vec::new(), vec![endless.clone()]).of(&job);
+    let shown = preview(&job, &exclusions, at(now), 3);
+    assert!(shown.times.is_empty(), "{shown:?}");
+    assert_eq!(shown.left_out[0].reason, "in pause 8: x");
+    // What was due before and has not started does not start either.
+    assert!(exclusions.exclude(at("2027-03-01T09:00:00Z")));
+    assert!(!endless.is_over(at("2099-01-01T00:00:00Z")));
+    endless.ended_at = Some(at("2027-03-01T10:30:00Z"));
+    assert_eq!(
+        next(&endless).0.as_deref(),
+        Some("2027-03-01T11:00:00.000Z")
+    );
+    assert!(endless.is_over(at("2027-03-01T10:30:00Z")));
+    let elsewhere = paused(json!({ "group": "billing", "reason": "x" }));
+    assert_eq!(
+        next(&elsewhere),
+        (Some("2027-03-01T11:00:00.000Z".to_owned()), None)
+    );
+}
+
+#[test]
+fn a_pause_says_what_is_wrong_with_it() {
+    let now = "2027-03-01T10:00:00Z";
+    let cases = [
+        (
+            json!({ "reason": "x" }),
+            "all, all_namespaces, group, labels is expected",
+        ),
+        (
+            json!({ "all": false, "reason": "x" }),
+            "all, all_namespaces, group, labels is expected",
+        ),
+        (json!({ "all": true }), "reason: "),
+        (
+            json!({ "all": true, "reason": " " }),
+            "a reason for people is expected",
+        ),
+        (json!({ "all": true, "reason": "x", "for": "0s" }), "for: "),
+        (
+            json!({ "all": true, "reason": "x", "until": now }),
+            "an instant after now",
+        ),
+        (
+            json!({ "all": true, "reason": "x", "for": "1h", "until": "2027-03-01T11:00:00Z" }),
+            "one of both is expected",
+        ),
+        (
+            json!({ "all_namespaces": true, "group": "g", "reason": "x" }),
+            "a group belongs to one namespace",
+        ),
+        (
+            json!({ "all": true, "reason": "x", "owner": "me" }),
+            "owner",
+        ),
+    ];
+    for (fields, says) in cases {
+        let problems = pause(fields.clone(), now).expect_err("is refused");
+        assert!(
+            problems.iter().any(|text| text.contains(says)),
+            "{fields}: {problems:?}"
+        );
+    }
 }

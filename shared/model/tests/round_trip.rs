@@ -1,13 +1,16 @@
 //! A serialised job is read back as the same job, by serde and by the decoder of job files.
 
+use std::collections::BTreeSet;
+
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
 use cueline_model::schedule::CronSchedule;
+use cueline_model::script::{LoadedScript, ScriptUse};
 use cueline_model::{
     After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, GroupName, HandlerSpec, JobName,
-    JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Retry, Route, RunState, Schedule, Scope,
-    SecretName, TextOrSecret, Timestamp, decode,
+    JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Parents, Retention, Retry, Route, RunState,
+    Schedule, Scope, SecretName, TextOrSecret, Timestamp, decode,
 };
-use proptest::collection::{btree_map, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -127,6 +130,19 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
                     process,
                 }
             )),
+        (
+            "[a-z][a-z.:_-]{0,12}",
+            of(1..=i64::from(u32::MAX)),
+            process()
+        )
+            .prop_map(|(name, version, process)| {
+                HandlerSpec::Script(ScriptUse {
+                    name,
+                    version,
+                    process,
+                    loaded: LoadedScript::default(),
+                })
+            }),
         (filled(), vec(text(), 0..3), process()).prop_map(|(program, arguments, process)| {
             HandlerSpec::Command(CommandSpec {
                 argv: std::iter::once(program).chain(arguments).collect(),
@@ -170,6 +186,7 @@ fn route() -> impl Strategy<Value = Route> {
             Route::Busyover,
             Route::LeastLoaded,
             Route::Weighted,
+            Route::Any,
             Route::Broadcast,
         ]),
         "[a-z]{1,9}".prop_map(|name| Route::Executor(name.parse().unwrap())),
@@ -199,6 +216,21 @@ fn block() -> impl Strategy<Value = Block> {
     ]
 }
 
+/// No log and no output is kept longer than its run.
+fn retention() -> impl Strategy<Value = Retention> {
+    let kept = || of((60_000..1_000_000_u64).prop_map(DurationMs::millis));
+    (kept(), of(1..=1_000_000_u32), kept(), kept()).prop_map(|(age, runs, logs, outputs)| {
+        let within =
+            |kept: Option<DurationMs>| kept.map(|kept| age.map_or(kept, |age| kept.min(age)));
+        Retention {
+            age,
+            runs,
+            logs: within(logs),
+            outputs: within(outputs),
+        }
+    })
+}
+
 prop_compose! {
     fn spec()(
         (name, group, description) in ("[a-zä0-9_][a-z.:_-]{0,20}", "[a-z]{1,9}", text()),
@@ -208,15 +240,17 @@ prop_compose! {
             (duration(0), of(duration(1)), duration(0), duration(0)),
         (misfire, retry, rerun, keep) in (misfire(), retry(), any::<bool>(), any::<bool>()),
         (backlog, priority, enabled, params) in (0..=100_000_u32, 0..=9_u8, of(any::<bool>()), of(text())),
-        (parent, pass_output) in (of("P[a-z]{0,9}"), any::<bool>()),
+        (parents, pass_output) in (of(parents()), any::<bool>()),
         namespace in select(vec!["default", "team-a", "ä.b:c"]),
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
         selector in select(vec!["", "zone=a", "zone!=b,!spot,gpu"]),
+        retention in retention(),
     ) -> JobSpec {
         let start_at = start_at.map(Timestamp::from_millis);
         let namespace: Namespace = namespace.parse().unwrap();
         JobSpec {
             calendars: Vec::new(),
+            retention,
             name: JobName::in_namespace(&namespace, &name).unwrap(),
             group: GroupName::in_namespace(&namespace, &group).unwrap(),
             description,
@@ -239,15 +273,29 @@ prop_compose! {
             priority,
             handler,
             params,
-            after: parent.map(|parent| After {
-                all: vec![JobName::in_namespace(&namespace, &parent).unwrap()],
-                on: AfterOn::Success,
-                pass_output,
+            after: parents.map(|(names, all, on)| {
+                let names = names.iter();
+                let names = names.map(|name| JobName::in_namespace(&namespace, name).unwrap());
+                After {
+                    parents: if all { Parents::All(names.collect()) } else { Parents::Any(names.collect()) },
+                    on,
+                    pass_output,
+                }
             }),
             labels,
             enabled,
         }
     }
+}
+
+/// The names of parents, whether all of them are waited for, and their required end.
+fn parents() -> impl Strategy<Value = (BTreeSet<String>, bool, AfterOn)> {
+    let on = select(vec![AfterOn::Success, AfterOn::Failure, AfterOn::Always]);
+    (
+        btree_set("P[a-z]{0,9}", 1..=After::MAX_PARENTS),
+        any::<bool>(),
+        on,
+    )
 }
 
 /// Any small JSON value.
@@ -263,8 +311,8 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     ];
     leaf.prop_recursive(3, 24, 5, |inner| {
         let keys = select(vec![
-            "cron", "every", "at", "shell", "script", "argv", "url", "max", "on", "all", "sharded",
-            "parallel", "executor", "env", "name", "policy",
+            "cron", "every", "at", "shell", "script", "version", "argv", "url", "max", "on", "all",
+            "sharded", "parallel", "executor", "env", "name", "policy",
         ]);
         prop_oneof![
             vec(inner.clone(), 0..4).prop_map(Into::into),
@@ -288,13 +336,14 @@ proptest! {
 
     #[test]
     fn any_value_of_a_field_is_accepted_or_refused_with_a_reason(
-        spec in spec(), field in 0..26_usize, value in json(),
+        spec in spec(), field in 0..27_usize, value in json(),
     ) {
         let mut written = serde_json::to_value(&spec).unwrap();
         let fields = [
             "name", "group", "description", "schedule", "start_at", "end_at", "jitter", "misfire", "route", "block",
             "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "fence", "dispatch_deadline",
             "priority", "handler", "params", "after", "labels", "enabled", "namespace", "selector",
+            "retention",
         ];
         written[fields[field]] = value;
         match decode::job(&written.into()) {

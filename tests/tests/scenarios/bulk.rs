@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use cueline_test_support::eventually;
 use cueline_tests::Standalone;
 use serde_json::{Value, json};
 
@@ -153,5 +154,73 @@ async fn files_own_the_jobs_with_their_label() -> Result<()> {
     let applied = server.run(&["job", "apply", "-f", export]).await?;
     let unchanged = "0 created, 0 changed, 2 unchanged";
     assert!(applied.stdout.contains(unchanged), "{applied:?}");
+    server.terminate().await
+}
+
+#[tokio::test]
+async fn ended_runs_are_pruned_after_a_count() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Standalone::start(&folder.path().join("data"), &[]).await?;
+    let mut own = job("own", "default", "billing");
+    own["retention"] = json!({ "logs": "1d" });
+    let waiting = job("waiting", NO_EXECUTOR, "billing");
+    server.apply(&json!([own, waiting])).await?;
+    server.post("/jobs/waiting/trigger", &json!({})).await?;
+    for _ in 0..4 {
+        server.post("/jobs/own/trigger", &json!({})).await?;
+    }
+    let ended = async || {
+        let listed = server
+            .json(&["run", "list", "--job", "own", "--state", "failed"])
+            .await?;
+        Ok::<_, anyhow::Error>(listed["runs"].as_array().map_or(0, Vec::len))
+    };
+    eventually(
+        "four runs have failed",
+        Duration::from_mins(1),
+        async || match ended().await {
+            Ok(4) => Ok(()),
+            other => Err(format!("{other:?}")),
+        },
+    )
+    .await?;
+    let prune = |more: &'static [&'static str]| {
+        [&["run", "prune", "--label", "repository=billing"], more].concat()
+    };
+    let dry = server.run(&prune(&["--keep", "1", "--dry-run"])).await?;
+    assert!(
+        dry.stdout.contains("would prune 3 runs of 1 job: own"),
+        "{dry:?}"
+    );
+    is_refused(server.run(&prune(&[])).await?.status)?;
+    is_refused(server.run(&["run", "prune", "--yes"]).await?.status)?;
+    is_refused(
+        server
+            .run(&prune(&["--state", "queued", "--yes"]))
+            .await?
+            .status,
+    )?;
+    let old = server.run(&prune(&["--older-than", "1d", "--yes"])).await?;
+    assert!(old.stdout.contains("0 runs"), "{old:?}");
+    assert_eq!(ended().await?, 4);
+
+    let pruned = server.json(&prune(&["--keep", "1", "--yes"])).await?;
+    assert_eq!(pruned, json!({ "deleted": 3, "live": [], "refused": [] }));
+    assert_eq!(ended().await?, 1);
+    let entries = server.get("/audit?action=run.prune").await?;
+    assert_eq!(entries["entries"][0]["object"], "own", "{entries}");
+
+    let set = server
+        .run(&["retention", "set", "default", "--runs", "5"])
+        .await?;
+    assert!(set.stdout.contains("the newest 5 runs"), "{set:?}");
+    let shown = server.run(&["job", "show", "own"]).await?;
+    for part in [
+        "7d (set for the server)",
+        "the newest 5 runs (set for its group)",
+        "logs 1d (set by the job)",
+    ] {
+        assert!(shown.stdout.contains(part), "{part}: {shown:?}");
+    }
     server.terminate().await
 }

@@ -1,13 +1,16 @@
 //! Scenarios: the real programs on real servers, seen from outside.
 
+mod backfills;
 mod bulk;
 mod calendars;
 mod crontab_import;
 mod example_jobs;
+mod flows;
 mod forged_reports;
 mod forged_triggers;
 mod frozen_worker;
 mod full_disk;
+mod generated_requests;
 mod group_lanes;
 mod hostile_requests;
 mod lost_broker_queues;
@@ -15,10 +18,12 @@ mod lost_state_directory;
 mod namespaces;
 mod openid_login;
 mod partitioned_broker;
+mod pauses;
 mod process_guard;
 mod quartz_import;
 mod routes;
 mod scheduler_and_worker;
+mod scripts;
 mod secrets;
 mod server_restarts;
 mod silent_clients;

@@ -15,7 +15,7 @@ const RUNS: usize = 12;
 const FAILOVER: [&str; 2] = ["--failover-after", "5s"];
 
 /// The routes, each with the runs that w1, w2 and w3 get of twelve. For the last ones that depends on times or on chance.
-const ROUTES: [(&str, &str, Option<[usize; 3]>); 12] = [
+const ROUTES: [(&str, &str, Option<[usize; 3]>); 13] = [
     ("first", "\"first\"", Some([12, 0, 0])),
     ("last", "\"last\"", Some([0, 0, 12])),
     ("round", "\"round\"", Some([4, 4, 4])),
@@ -28,6 +28,7 @@ const ROUTES: [(&str, &str, Option<[usize; 3]>); 12] = [
     ("least-loaded", "\"least_loaded\"", None),
     ("random", "\"random\"", None),
     ("hash", "\"consistent_hash\"", None),
+    ("any", "\"any\"", None),
 ];
 
 fn jobs() -> String {

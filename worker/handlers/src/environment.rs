@@ -107,6 +107,11 @@ pub(crate) fn attempt_variables(
     ]
 }
 
+/// The search path of a process whose job sets no other.
+pub(crate) fn own_path() -> OsString {
+    std::env::var_os("PATH").unwrap_or_else(|| CRON_PATH.into())
+}
+
 /// The worker's variables that a process may inherit.
 pub(crate) fn inheritable() -> BTreeMap<OsString, OsString> {
     std::env::vars_os()

@@ -1,6 +1,6 @@
 //! Passes a script's text to its interpreter. It knows nothing of how processes are started.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
@@ -11,6 +11,7 @@ use cueline_worker::model::handler::Interpreter;
 use cueline_worker::{Context, Failure};
 use tempfile::TempDir;
 
+use crate::program;
 use crate::shortage::{self, Patience, Shortage};
 
 /// The longest script that is passed on the command line. Linux allows 128 KiB for one argument.
@@ -53,6 +54,13 @@ fn call_of(interpreter: Interpreter) -> Call {
         file,
         extension,
     }
+}
+
+/// The interpreters whose programs are in a search path.
+pub(crate) fn interpreters(path: &OsStr) -> Vec<Interpreter> {
+    let all = Interpreter::ALL.into_iter().map(|(_, one)| one);
+    let is_found = |one: &Interpreter| program::find(call_of(*one).program, path).is_ok();
+    all.filter(is_found).collect()
 }
 
 /// A script that is ready to run. Its file, if there is one, is deleted when this is dropped.

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use cueline_worker::model::HandlerSpec;
+use cueline_worker::model::handler::Interpreter;
 use cueline_worker::{Context, Failure, Handler, Output};
 
-use crate::environment::CRON_SHELL;
+use crate::environment::{self, CRON_SHELL};
 use crate::marks::GuardId;
 use crate::process::{self, Launch};
 use crate::script::{self, ScriptLocation};
@@ -129,5 +130,10 @@ impl Handler for ShellHandler {
             masks: prepared.masks,
         };
         process::run(launch, &cx).await
+    }
+
+    /// Those in the worker's own search path.
+    fn interpreters(&self) -> Vec<Interpreter> {
+        script::interpreters(&environment::own_path())
     }
 }

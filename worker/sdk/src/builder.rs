@@ -477,6 +477,7 @@ fn registry(native: Named, kinds: Named) -> Result<Registry> {
     for (kind, handler) in kinds {
         handlers.add_kind(&kind, handler)?;
     }
+    handlers.look_for_interpreters();
     Ok(handlers)
 }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use cueline_model::handler::Interpreter;
 
 use crate::context::Context;
 use crate::returned::{Failure, Output};
@@ -41,12 +42,22 @@ pub trait Handler: Send + Sync + 'static {
     /// A [`Failure`] fails the attempt; the job's retry policy decides whether another one follows. After a stop its
     /// message is kept, and the outcome is that of the [reason](crate::StopReason).
     async fn run(&self, cx: Context) -> Result<Output, Failure>;
+
+    /// The interpreters for which it can run scripts. A worker asks its handler of the kind `shell` when it is built and
+    /// every few minutes, and announces the answer. Schedulers send it scripts for these only.
+    fn interpreters(&self) -> Vec<Interpreter> {
+        Interpreter::ALL.map(|(_, interpreter)| interpreter).into()
+    }
 }
 
 #[async_trait]
 impl<H: Handler + ?Sized> Handler for Arc<H> {
     async fn run(&self, cx: Context) -> Result<Output, Failure> {
         (**self).run(cx).await
+    }
+
+    fn interpreters(&self) -> Vec<Interpreter> {
+        (**self).interpreters()
     }
 }
 

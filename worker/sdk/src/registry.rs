@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cueline_model::HandlerSpec;
+use cueline_model::handler::Interpreter;
 
 use crate::error::{Error, Result};
 use crate::handler::Handler;
@@ -17,6 +18,8 @@ const KINDS: [&str; 3] = ["shell", "command", "http"];
 pub(crate) struct Registry {
     native: BTreeMap<String, Arc<dyn Handler>>,
     kinds: BTreeMap<String, Arc<dyn Handler>>,
+    /// The interpreters that the handler of scripts has found.
+    interpreters: Arc<Mutex<Vec<Interpreter>>>,
 }
 
 impl Registry {
@@ -36,18 +39,40 @@ impl Registry {
 
     /// The capabilities that the worker announces; see [`HandlerSpec::capability`].
     pub(crate) fn capabilities(&self) -> Vec<String> {
+        let found = self.interpreters.lock();
+        let found = found.unwrap_or_else(PoisonError::into_inner);
+        let runtimes = found.iter().map(|one| one.capability().to_owned());
+        self.names().chain(runtimes).collect()
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
         let native = self.native.keys().map(|name| format!("native:{name}"));
-        native.chain(self.kinds.keys().cloned()).collect()
+        native.chain(self.kinds.keys().cloned())
+    }
+
+    /// Whether it runs scripts.
+    pub(crate) fn has_scripts(&self) -> bool {
+        self.kinds.contains_key("shell")
+    }
+
+    /// Asks the handler of scripts for its interpreters. It may look at the file system, so it may block.
+    pub(crate) fn look_for_interpreters(&self) {
+        let Some(handler) = self.kinds.get("shell") else {
+            return;
+        };
+        let found = handler.interpreters();
+        let known = self.interpreters.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = found;
     }
 
     /// The handler for `spec`, or why there is none.
     pub(crate) fn resolve(&self, spec: &HandlerSpec) -> Result<Arc<dyn Handler>, String> {
         let found = match spec {
             HandlerSpec::Native(name) => self.native.get(name),
-            other => self.kinds.get(other.capability().as_ref()),
+            other => self.kinds.get(other.kind()),
         };
         found.cloned().ok_or_else(|| {
-            let offered = self.capabilities();
+            let offered: Vec<String> = self.names().collect();
             let offered = if offered.is_empty() {
                 "nothing".to_owned()
             } else {
@@ -55,7 +80,10 @@ impl Registry {
             };
             format!(
                 "{} is unknown or not allowed on this worker, which runs {offered}",
-                spec.capability()
+                match spec {
+                    HandlerSpec::Native(_) => spec.capability(),
+                    other => other.kind().into(),
+                }
             )
         })
     }

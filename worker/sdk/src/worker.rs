@@ -61,6 +61,22 @@ impl fmt::Debug for Worker {
     }
 }
 
+/// How often the worker looks again which interpreters the machine has.
+const INTERPRETERS_EVERY: Duration = Duration::from_secs(300);
+
+/// Keeps what the heartbeats announce up to date. It looks on a thread of its own, because a search path may have a
+/// directory that does not answer. Never returns.
+async fn look_for_interpreters(settings: Arc<Settings>) {
+    loop {
+        tokio::time::sleep(INTERPRETERS_EVERY).await;
+        let handlers = settings.handlers.clone();
+        let looked = tokio::task::spawn_blocking(move || handlers.look_for_interpreters());
+        if let Err(error) = looked.await {
+            tracing::warn!(%error, "failed to look for interpreters; the last answer stays");
+        }
+    }
+}
+
 impl Worker {
     pub(crate) fn new(settings: Settings, before_start: Option<Hook>) -> Self {
         let status = Arc::new(WorkerStatus::default());
@@ -225,6 +241,10 @@ impl WorkerState {
         }
         self.spawn_lease(&mut tasks, orders, senders.orders);
         tasks.spawn(INTAKE, intake.run(stop.clone()));
+        if self.settings.handlers.has_scripts() {
+            let settings = Arc::clone(&self.settings);
+            tasks.spawn("search for interpreters", look_for_interpreters(settings));
+        }
         let executor = &self.settings.executor;
         tracing::info!(group = %executor.group, executor = %executor.name, capabilities = ?self.settings.handlers, "worker started");
 

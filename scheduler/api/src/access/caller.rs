@@ -103,11 +103,21 @@ impl Caller {
     /// The scopes to which a list of the namespace, or of all namespaces for `None`, is limited for the caller. `None` if
     /// the caller may read all of it.
     pub(crate) fn readable(&self, listed: Option<&Namespace>) -> Option<Vec<AccessScope>> {
+        self.limited(Right::Read, listed)
+    }
+
+    /// The scopes to which a request about the namespace, or about all namespaces for `None`, is limited because the caller
+    /// has the right there only. `None` if the caller has it in all of it.
+    pub(crate) fn limited(
+        &self,
+        right: Right,
+        listed: Option<&Namespace>,
+    ) -> Option<Vec<AccessScope>> {
         let whole = listed
             .cloned()
             .map_or(AccessScope::Cluster, AccessScope::Namespace);
-        let may_read_all = self.access.allows(Right::Read, &whole);
-        (!may_read_all).then(|| self.access.scopes(Right::Read))
+        let is_unlimited = self.access.allows(right, &whole);
+        (!is_unlimited).then(|| self.access.scopes(right))
     }
 
     /// The user who is logged in, or who owns the token.

@@ -101,7 +101,7 @@ fn missing_right(caller: &Caller, spec: &JobSpec) -> Option<(&'static str, Right
 /// secret that it names to the URL that it names.
 fn can_read_secrets(handler: &HandlerSpec) -> bool {
     match handler {
-        HandlerSpec::Shell(_) | HandlerSpec::Command(_) => true,
+        HandlerSpec::Shell(_) | HandlerSpec::Command(_) | HandlerSpec::Script(_) => true,
         HandlerSpec::Http(http) => names_secret(http),
         HandlerSpec::Native(_) => false,
     }
@@ -129,8 +129,7 @@ async fn check_parents(
 ) -> Result<(), Problem> {
     let mut known: HashSet<&JobName> = specs.iter().map(|spec| &spec.name).collect();
     for spec in specs {
-        let parents = spec.after.iter().flat_map(|after| &after.all);
-        for parent in parents {
+        for parent in spec.parents() {
             if !known.insert(parent) {
                 continue;
             }

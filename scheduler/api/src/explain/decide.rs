@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use cueline_model::{Block, ExecutorName, Job, RunKind, RunState, Schedule, Timestamp};
-use cueline_store::{Executor, JobVersion, Run, TimelineEntry};
+use cueline_model::exclusion::{Cause, WindowTime};
+use cueline_model::{
+    Block, Exclusions, ExecutorName, Job, MaintenanceWindow, Route, RunKind, RunState, Schedule,
+    Scope, Timestamp,
+};
+use cueline_store::{Backfill, BackfillState, Executor, JobVersion, Run, Situation, TimelineEntry};
 
 use super::reason::{Obstacle, Reason};
 use crate::events::executor_state;
@@ -22,12 +26,54 @@ pub(super) struct Snapshot {
     pub(super) executors: Vec<Executor>,
     /// The newest versions of the job, newest first, down to the change that paused it.
     pub(super) versions: Vec<JobVersion>,
+    /// What excludes fire times of the job.
+    pub(super) exclusions: Exclusions,
+    /// The quota of waiting runs of its namespace, and the runs that wait there.
+    pub(super) waiting_quota: Option<(u64, u64)>,
+    /// Its backfill that has not ended.
+    pub(super) backfill: Option<Backfill>,
 }
 
-/// The oldest live run that is due and has not started.
-pub(super) fn waiting_run(snapshot: &Snapshot) -> Option<&Run> {
-    let waits = |run: &&Run| run.state != RunState::Running && run.due_at <= snapshot.now;
-    snapshot.live.iter().find(waits)
+impl From<Situation> for Snapshot {
+    fn from(situation: Situation) -> Self {
+        let job = situation.job;
+        let spec = job.as_ref().map(|summary| &summary.job.spec);
+        let quota = situation.quotas.and_then(|load| {
+            let limit = load.quotas.max_waiting_runs?;
+            Some((limit, load.waiting_runs))
+        });
+        Self {
+            now: situation.now,
+            exclusions: spec
+                .map(|spec| situation.rules.of(spec))
+                .unwrap_or_default(),
+            next_fire: job.as_ref().and_then(|summary| summary.next_fire),
+            job: job.map(|summary| summary.job),
+            live: situation.live,
+            executors: situation.executors,
+            versions: situation.versions,
+            waiting_quota: quota,
+            backfill: situation.backfill,
+        }
+    }
+}
+
+impl Snapshot {
+    /// How far the backfill of the job is, to follow a sentence.
+    pub(super) fn backfill_note(&self) -> Option<String> {
+        let backfill = self.backfill.as_ref()?;
+        let by = match (&backfill.changed_by, backfill.state) {
+            (Some(by), BackfillState::Paused) => format!(" by {by}"),
+            _ => String::new(),
+        };
+        Some(format!(
+            "; its backfill {} is {}{by}, {} of {} fire times are done",
+            backfill.id,
+            backfill.state.as_str(),
+            backfill.done(),
+            backfill.total
+        ))
+    }
 }
 
 /// Why the job does not run now, if none of its runs waits.
@@ -43,10 +89,18 @@ pub(super) fn of_job(snapshot: &Snapshot, job: &Job) -> Reason {
     if !spec.is_enabled() {
         return paused(&snapshot.versions);
     }
-    if let Some(parent) = spec.after.as_ref().and_then(|after| after.all.first()) {
+    if let Some(pause) = snapshot.exclusions.pause(snapshot.now)
+        && let Some(reason) = paused_together(pause)
+    {
+        return reason;
+    }
+    if let Some(after) = &spec.after {
         return Reason::WaitsForParent {
-            parent: parent.clone(),
+            after: after.clone(),
         };
+    }
+    if let Some(reason) = excluded(snapshot, job).or_else(|| quota(snapshot, job)) {
+        return reason;
     }
     match (&spec.schedule, snapshot.next_fire) {
         (Schedule::Manual, _) => Reason::Manual,
@@ -74,6 +128,45 @@ fn paused(versions: &[JobVersion]) -> Reason {
         by: since.map(|version| version.by.clone()),
         since: since.map(|version| version.at),
     }
+}
+
+/// `None` if the window is no pause.
+fn paused_together(window: &MaintenanceWindow) -> Option<Reason> {
+    let WindowTime::Pause { paused_at, until } = window.spec.time else {
+        return None;
+    };
+    Some(Reason::PausedTogether {
+        pause: window.id,
+        by: window.spec.owner.clone(),
+        why: window.spec.reason.clone(),
+        since: paused_at,
+        until,
+    })
+}
+
+/// The next time of the schedule, if a calendar or a window excludes it.
+fn excluded(snapshot: &Snapshot, job: &Job) -> Option<Reason> {
+    if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) {
+        return None;
+    }
+    let at = job.spec.next_fire(snapshot.now)?;
+    let (cause, _) = snapshot.exclusions.at(at)?;
+    Some(Reason::Excluded {
+        at,
+        is_calendar: matches!(cause, Cause::Calendar(_)),
+        cause: cause.to_string(),
+        next: snapshot.next_fire,
+    })
+}
+
+/// Fires are skipped while too many runs of the namespace wait.
+fn quota(snapshot: &Snapshot, job: &Job) -> Option<Reason> {
+    let (limit, waiting) = snapshot.waiting_quota?;
+    (waiting >= limit).then(|| Reason::Quota {
+        namespace: job.spec.name.namespace(),
+        limit,
+        waiting,
+    })
 }
 
 /// Why the run does not run now.
@@ -132,12 +225,31 @@ fn scheduled(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry]) -> Reas
     let obstacles: Vec<_> = snapshot
         .executors
         .iter()
-        .map(|executor| (name(executor), obstacle(executor, &handler, snapshot.now)))
+        .map(|executor| {
+            let obstacle = obstacle(executor, &handler, snapshot.now);
+            (
+                name(executor),
+                obstacle.or_else(|| not_meant(executor, job)),
+            )
+        })
         .collect();
-    if obstacles.iter().any(|(_, obstacle)| obstacle.is_none()) {
+    if let Some(reason) = lane_of_group(snapshot, run, job) {
+        return reason;
+    }
+    let free = obstacles.iter().filter(|(_, obstacle)| obstacle.is_none());
+    let able = free.count() as u64;
+    if able > 0 && job.spec.route == Route::Any {
+        return Reason::NoRoom {
+            group: job.spec.group.clone(),
+            executors: able,
+            for_ms,
+        };
+    }
+    if able > 0 {
         return Reason::NotDispatched { for_ms };
     }
-    let is_fire = run.attempt == 1 && run.kind != RunKind::Child;
+    let is_late = matches!(run.kind, RunKind::Child | RunKind::Backfill);
+    let is_fire = run.attempt == 1 && !is_late;
     let since = if is_fire { run.fire_at } else { run.due_at };
     Reason::NoExecutor {
         group: job.spec.group.clone(),
@@ -147,6 +259,80 @@ fn scheduled(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry]) -> Reas
             .filter_map(|(name, obstacle)| Some((name, obstacle?)))
             .collect(),
         until: since.plus_ms(job.spec.jitter.as_millis() + job.spec.dispatch_deadline.as_millis()),
+    }
+}
+
+/// The job is for other executors.
+fn not_meant(executor: &Executor, job: &Job) -> Option<Obstacle> {
+    let spec = &job.spec;
+    if let Route::Executor(wanted) = &spec.route
+        && *wanted != name(executor)
+    {
+        return Some(Obstacle::NotNamed);
+    }
+    let labels = &executor.heartbeat.labels;
+    (!spec.selector.selects(labels)).then(|| Obstacle::LacksLabels {
+        selector: spec.selector.to_string(),
+    })
+}
+
+/// What a run waits for in the lane that its job has over the whole group. Scheduler and store decide the same way: attempts
+/// at executors come first, then older runs that are due.
+fn lane_of_group(snapshot: &Snapshot, run: &Run, job: &Job) -> Option<Reason> {
+    let spec = &job.spec;
+    if spec.scope == Scope::Executor || spec.route == Route::Broadcast {
+        return None;
+    }
+    let place = |run: &Run| {
+        let joins_at_the_end = run.attempt > 1 || run.kind == RunKind::Backfill;
+        let at = if joins_at_the_end {
+            run.due_at
+        } else {
+            run.fire_at
+        };
+        (at, run.id)
+    };
+    let lane: Vec<&Run> = snapshot
+        .live
+        .iter()
+        .filter(|other| other.id != run.id && other.shard.index == run.shard.index)
+        .collect();
+    let waits = |other: &&&Run| {
+        other.state == RunState::Scheduled
+            && other.due_at <= snapshot.now
+            && place(other) < place(run)
+    };
+    let first = lane.iter().filter(waits).min_by_key(|other| place(other));
+    let ahead = lane.iter().filter(waits).count() as u64;
+    let at_executors = lane
+        .iter()
+        .filter(|other| other.state != RunState::Scheduled);
+    let at_executors: Vec<&&Run> = at_executors.collect();
+    let (policy, places) = policy(spec.block);
+    let is_free = match spec.block {
+        Block::Parallel(_) => at_executors.len() < places,
+        Block::Serial | Block::Discard | Block::Cover => at_executors.is_empty(),
+    };
+    let behind = if is_free {
+        first?
+    } else {
+        at_executors.iter().min_by_key(|other| other.id)?
+    };
+    Some(Reason::LaneOfGroup {
+        policy,
+        behind: behind.id,
+        executor: behind.executor.clone(),
+        at_executors: at_executors.len() as u64,
+        ahead,
+    })
+}
+
+fn policy(block: Block) -> (&'static str, usize) {
+    match block {
+        Block::Discard => ("discard", 1),
+        Block::Cover => ("cover", 1),
+        Block::Parallel(n) => ("parallel", n.max(1) as usize),
+        Block::Serial => ("serial", 1),
     }
 }
 
@@ -204,12 +390,7 @@ fn queued(snapshot: &Snapshot, run: &Run) -> Reason {
         };
     };
     let block = snapshot.job.as_ref().map(|job| job.spec.block);
-    let (policy, places) = match block {
-        Some(Block::Discard) => ("discard", 1),
-        Some(Block::Cover) => ("cover", 1),
-        Some(Block::Parallel(n)) => ("parallel", n as usize),
-        Some(Block::Serial) | None => ("serial", 1),
-    };
+    let (policy, places) = policy(block.unwrap_or_default());
     if running.len() >= places {
         let oldest = running.iter().filter_map(|other| other.started_at).min();
         return Reason::LaneBusy {

@@ -1,6 +1,6 @@
 //! Says why a job or a run does not run now: one sentence, and the command that shows more.
 //!
-//! The handlers read a bounded snapshot from the store. `decide` finds the reason in it, and `reason` has the words.
+//! The handlers read a bounded snapshot of the store in one call. `decide` finds the reason in it, and `reason` has the words.
 
 mod decide;
 mod reason;
@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use cueline_model::{JobName, RunState};
-use cueline_store::{ErrorKind, JobSummary, Order, Run, RunFilter};
+use cueline_store::{Run, StoreError, Subject};
 
 use crate::ApiState;
 use crate::jobs::{JobPath, job_name};
@@ -21,14 +21,8 @@ use crate::problem::Problem;
 use crate::query;
 use crate::runs::{RunPath, run_id};
 use crate::view::Explanation;
-use decide::{Snapshot, of_job, of_run, waiting_run};
+use decide::{Snapshot, of_job, of_run};
 use reason::Reason;
-
-/// The most live runs of a job that are looked at, oldest first. Of a longer backlog the number ahead is a lower bound.
-const MAX_LIVE: usize = 1_000;
-
-/// The most versions that are looked at to find who paused the job.
-const MAX_VERSIONS: usize = 100;
 
 /// Says why a job does not run now, or why its oldest run waits.
 #[utoipa::path(
@@ -47,27 +41,20 @@ pub(crate) async fn job(
 ) -> Result<Json<Explanation>, Problem> {
     query::none(&uri)?;
     let name = job_name(&namespace, path)?;
-    let summary = state.store.job(&name).await?;
-    let job = summary.job.clone();
-    let day = summary.day.clone();
-    let mut snapshot = read(&state, &name, Some(summary)).await?;
-    if !job.spec.is_enabled() {
-        let order = Order::Descending;
-        let versions = state.audit.job_versions(&name, order, None, MAX_VERSIONS);
-        snapshot.versions = versions.await?;
-    }
-    let run = waiting_run(&snapshot).cloned();
-    let reason = match &run {
-        Some(run) => {
-            let timeline = state.store.run(run.id).await?.timeline;
-            of_run(&snapshot, run, &timeline)
-        }
-        None => of_job(&snapshot, &job),
+    let situation = state.store.situation(Subject::Job(&name)).await?;
+    let day = situation.job.as_ref().map(|job| job.day.clone());
+    let run = situation.run.clone();
+    let snapshot = Snapshot::from(situation);
+    let reason = match (&run, &snapshot.job) {
+        (Some(detail), _) => of_run(&snapshot, &detail.run, &detail.timeline),
+        (None, Some(job)) => of_job(&snapshot, job),
+        (None, None) => return Err(StoreError::no_job(name.as_str()).into()),
     };
-    let mut explanation = explanation(&name, run.as_ref(), &reason);
+    let mut explanation = explanation(&name, run.as_ref().map(|detail| &detail.run), &reason);
+    explanation.sentence.extend(snapshot.backfill_note());
     let unusual = [RunState::Discarded, RunState::Skipped, RunState::Covered];
     let unusual = unusual.into_iter().filter_map(|state| {
-        let (_, count) = day.iter().find(|(of, _)| *of == state)?;
+        let (_, count) = day.iter().flatten().find(|(of, _)| *of == state)?;
         Some(format!("{count} {state}"))
     });
     let unusual: Vec<String> = unusual.collect();
@@ -94,47 +81,16 @@ pub(crate) async fn run(
     uri: Uri,
 ) -> Result<Json<Explanation>, Problem> {
     query::none(&uri)?;
-    let detail = namespace.run(&state, run_id(path)?).await?;
-    let name = detail.run.job.clone();
-    let summary = match state.store.job(&name).await {
-        Ok(summary) => Some(summary),
-        // The runs of a deleted job are kept.
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error.into()),
-    };
-    let snapshot = read(&state, &name, summary).await?;
+    let id = run_id(path)?;
+    let situation = state.store.situation(Subject::Run(id)).await?;
+    let detail = situation.run.clone();
+    // The same answer as for a run that does not exist.
+    let detail = detail.filter(|detail| namespace.has(&detail.run.job));
+    let detail = detail.ok_or_else(|| StoreError::no_run(id))?;
+    let snapshot = Snapshot::from(situation);
     let reason = of_run(&snapshot, &detail.run, &detail.timeline);
+    let name = detail.run.job.clone();
     Ok(Json(explanation(&name, Some(&detail.run), &reason)))
-}
-
-async fn read(
-    state: &ApiState,
-    name: &JobName,
-    summary: Option<JobSummary>,
-) -> Result<Snapshot, Problem> {
-    let live = RunFilter {
-        jobs: vec![name.clone()],
-        states: RunState::ALL
-            .into_iter()
-            .filter(|state| !state.is_terminal())
-            .collect(),
-        order: Order::Ascending,
-        limit: MAX_LIVE,
-        ..RunFilter::default()
-    };
-    let live = state.store.list_runs(&live).await?.runs;
-    let mut executors = state.store.executors().await?;
-    let group = summary.as_ref().map(|summary| &summary.job.spec.group);
-    executors.retain(|executor| Some(&executor.heartbeat.executor.group) == group);
-    Ok(Snapshot {
-        // Read the clock last, so that nothing is in the future.
-        now: state.store.now().await?,
-        next_fire: summary.as_ref().and_then(|summary| summary.next_fire),
-        job: summary.map(|summary| summary.job),
-        live,
-        executors,
-        versions: Vec::new(),
-    })
 }
 
 fn explanation(job: &JobName, run: Option<&Run>, reason: &Reason) -> Explanation {

@@ -1,6 +1,8 @@
 //! The reasons why a job or a run does not run now, each with its sentence and the thing to look at. Pure.
 
-use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
+use cueline_model::{
+    After, AfterOn, ExecutorName, GroupName, JobName, Namespace, RunId, RunState, Timestamp,
+};
 
 /// The most executors that one sentence names. The number of the others follows.
 const MAX_NAMED: usize = 3;
@@ -18,6 +20,10 @@ pub(super) enum Obstacle {
     Draining,
     /// It does not announce the handler.
     LacksHandler,
+    /// It has not the labels that the job asks for.
+    LacksLabels { selector: String },
+    /// The job is for another executor.
+    NotNamed,
 }
 
 /// Why a job or a run does not run now. A new reason needs its word and its sentence here, and its place in `decide`.
@@ -58,6 +64,12 @@ pub(super) enum Reason {
     },
     /// It is due, executors are there, and no scheduler has dispatched it.
     NotDispatched { for_ms: u64 },
+    /// It is due, and all executors that could take it run as many handlers as they may.
+    NoRoom {
+        group: GroupName,
+        executors: u64,
+        for_ms: u64,
+    },
     /// Its trigger is being published.
     Dispatching { executor: Option<ExecutorName> },
     /// Runs of the same lane are at work.
@@ -85,8 +97,37 @@ pub(super) enum Reason {
         by: Option<String>,
         since: Option<Timestamp>,
     },
-    /// The job has no schedule of its own, and runs after another one.
-    WaitsForParent { parent: JobName },
+    /// The job is paused together with others.
+    PausedTogether {
+        pause: i64,
+        by: String,
+        why: String,
+        since: Timestamp,
+        until: Option<Timestamp>,
+    },
+    /// The next time of the schedule is excluded.
+    Excluded {
+        at: Timestamp,
+        is_calendar: bool,
+        cause: String,
+        next: Option<Timestamp>,
+    },
+    /// Fires are skipped because of the quota of waiting runs.
+    Quota {
+        namespace: Namespace,
+        limit: u64,
+        waiting: u64,
+    },
+    /// The lane that all executors of the group share is busy, or an older run of it comes first.
+    LaneOfGroup {
+        policy: &'static str,
+        behind: RunId,
+        executor: Option<ExecutorName>,
+        at_executors: u64,
+        ahead: u64,
+    },
+    /// The job has no schedule of its own, and runs after others.
+    WaitsForParent { after: After },
     /// The job runs only when somebody triggers it.
     Manual,
     /// The job runs when the scheduler starts.
@@ -116,11 +157,18 @@ impl Reason {
             Self::NoExecutor { .. } => "no_executor",
             Self::ExecutorUnavailable { .. } => "executor_unavailable",
             Self::NotDispatched { .. } => "not_dispatched",
+            Self::NoRoom { .. } => "no_room",
             Self::Dispatching { .. } => "dispatching",
             Self::LaneBusy { .. } => "lane_busy",
             Self::ExecutorFull { .. } => "executor_full",
             Self::Queued { .. } => "queued",
-            Self::Paused { .. } => "paused",
+            Self::Paused { .. } | Self::PausedTogether { .. } => "paused",
+            Self::Excluded {
+                is_calendar: true, ..
+            } => "calendar",
+            Self::Excluded { .. } => "window",
+            Self::Quota { .. } => "quota",
+            Self::LaneOfGroup { .. } => "lane_of_group",
             Self::WaitsForParent { .. } => "waits_for_parent",
             Self::Manual => "manual",
             Self::Startup => "startup",
@@ -179,6 +227,15 @@ impl Reason {
                 "due for {}; executors are alive, and no scheduler has dispatched it yet",
                 took(*for_ms)
             ),
+            Self::NoRoom {
+                group,
+                executors,
+                for_ms,
+            } => format!(
+                "due for {}; the {executors} executors of group {} that can run it are full, and the first one with room gets it",
+                took(*for_ms),
+                group.local()
+            ),
             Self::Dispatching { executor } => {
                 format!(
                     "its trigger is being published to {}",
@@ -226,7 +283,43 @@ impl Reason {
                 let since = since.map(|at| format!(" since {at}")).unwrap_or_default();
                 format!("its schedule is paused{by}{since}")
             }
-            Self::WaitsForParent { parent } => format!("it runs after job {}", parent.local()),
+            Self::PausedTogether {
+                pause,
+                by,
+                why,
+                since,
+                until,
+            } => {
+                let until = match until {
+                    Some(at) => format!("until {at}"),
+                    None => "until somebody resumes it".to_owned(),
+                };
+                format!("paused by {by} since {since} {until}: {why} (pause {pause})")
+            }
+            Self::Excluded {
+                at, cause, next, ..
+            } => {
+                let next = match next {
+                    Some(next) => format!("it fires next at {next}"),
+                    None => "no later fire time is free".to_owned(),
+                };
+                format!("its fire time {at} is {cause}; {next}")
+            }
+            Self::Quota {
+                namespace,
+                limit,
+                waiting,
+            } => format!(
+                "{waiting} runs of namespace {namespace} wait, and its quota max_waiting_runs is {limit}; fires are skipped until fewer wait"
+            ),
+            Self::LaneOfGroup {
+                policy,
+                behind,
+                executor,
+                at_executors,
+                ahead,
+            } => lane_of_group(policy, *behind, executor.as_ref(), *at_executors, *ahead),
+            Self::WaitsForParent { after } => waits_for(after),
             Self::Manual => "it never fires by itself; it runs when it is triggered".to_owned(),
             Self::Startup => "it fires when the scheduler starts".to_owned(),
             Self::WaitsForEnd => "its delay begins at the end of the present run".to_owned(),
@@ -252,10 +345,23 @@ impl Reason {
                 format!("cueline executor list --name {executor}")
             }
             Self::LaneBusy { .. } => format!("cueline run list --job {job} --state running"),
+            Self::NoRoom { group, .. } => {
+                format!("cueline executor list --group {}", group.local())
+            }
             Self::NotDispatched { .. } => "cueline doctor".to_owned(),
             Self::Queued { .. } | Self::Dispatching { .. } => "cueline queue list".to_owned(),
             Self::Paused { .. } => format!("cueline job history {job}"),
-            Self::WaitsForParent { parent } => format!("cueline explain {}", parent.local()),
+            Self::PausedTogether { .. } => "cueline pause list".to_owned(),
+            Self::Excluded { is_calendar, .. } => {
+                let list = if *is_calendar { "calendar" } else { "window" };
+                format!("cueline {list} list")
+            }
+            Self::Quota { namespace, .. } => format!("cueline namespace show {namespace}"),
+            Self::LaneOfGroup { behind, .. } => format!("cueline explain {behind}"),
+            Self::WaitsForParent { after } => {
+                let parent = after.names().first().map_or("", JobName::local);
+                format!("cueline explain {parent}")
+            }
             Self::Manual => format!("cueline trigger {job}"),
             Self::NotStarted { .. } | Self::NextFire { .. } => format!("cueline job next {job}"),
             Self::NeverAgain { .. } | Self::Startup => format!("cueline job show {job}"),
@@ -277,6 +383,8 @@ impl Obstacle {
             Self::Refused { why } => format!("gets no triggers: {why}"),
             Self::Draining => "is draining".to_owned(),
             Self::LacksHandler => "does not announce the handler".to_owned(),
+            Self::LacksLabels { selector } => format!("has not the labels {selector}"),
+            Self::NotNamed => "is not the executor that the job names".to_owned(),
         }
     }
 }
@@ -301,6 +409,27 @@ fn ended(state: RunState, at: Option<Timestamp>, message: Option<&str>) -> Strin
     format!("{what}{at}{why}")
 }
 
+/// What a job without a schedule of its own waits for.
+fn waits_for(after: &After) -> String {
+    let names: Vec<&str> = after.names().iter().map(JobName::local).collect();
+    let which = match (names.len(), after.waits_for_all()) {
+        (1, _) => "job ",
+        (_, true) => "all of the jobs ",
+        (_, false) => "one of the jobs ",
+    };
+    let ends = if names.len() > 1 && after.waits_for_all() {
+        "have"
+    } else {
+        "has"
+    };
+    let end = match after.on {
+        AfterOn::Success => "succeeded",
+        AfterOn::Failure => "failed",
+        AfterOn::Always => "succeeded or failed",
+    };
+    format!("it runs after {which}{} {ends} {end}", names.join(", "))
+}
+
 fn no_executor(
     group: &GroupName,
     handler: &str,
@@ -322,6 +451,32 @@ fn no_executor(
         group.local(),
         shown.join(", ")
     )
+}
+
+fn lane_of_group(
+    policy: &str,
+    behind: RunId,
+    executor: Option<&ExecutorName>,
+    at_executors: u64,
+    ahead: u64,
+) -> String {
+    if at_executors == 0 {
+        return format!(
+            "run {behind} of its lane comes first ({policy}), {} older due in all",
+            ahead
+        );
+    }
+    let at = executor.map_or_else(String::new, |executor| format!(" at {executor}"));
+    let others = match at_executors {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    let older = match ahead {
+        0 => String::new(),
+        1 => "; 1 older run waits before it".to_owned(),
+        n => format!("; {n} older runs wait before it"),
+    };
+    format!("behind run {behind}{at}{others} in the lane of its group ({policy}){older}")
 }
 
 fn named(executor: Option<&ExecutorName>) -> String {

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use cueline_model::{
     ExecutorId, ExecutorName, Heartbeat, Job, JobId, RunId, RunState, Session, Timestamp,
 };
-use cueline_store::{Executor, JobVersion, Run, TimelineEntry};
+use cueline_store::{Executor, JobVersion, Run, TimelineEntry, waiting_run};
 use serde_json::{Value, json};
 
-use super::decide::{Snapshot, of_job, of_run, waiting_run};
+use super::decide::{Snapshot, of_job, of_run};
 use super::explanation;
 
 /// 2027-01-01T12:00:00Z.
@@ -85,6 +85,23 @@ fn snapshot() -> Snapshot {
         live: Vec::new(),
         executors: vec![executor("worker-1")],
         versions: Vec::new(),
+        exclusions: cueline_model::Exclusions::default(),
+        waiting_quota: None,
+        backfill: None,
+    }
+}
+
+fn with_window(time: &Value) -> cueline_model::Exclusions {
+    let mut spec = time.clone();
+    (spec["reason"], spec["owner"]) = (json!("upgrade"), json!("user bob"));
+    let window = cueline_model::MaintenanceWindow {
+        id: 4,
+        spec: serde_json::from_value(spec).expect("a window"),
+        ended_at: None,
+    };
+    cueline_model::Exclusions {
+        calendars: Vec::new(),
+        windows: vec![window.into()],
     }
 }
 
@@ -211,9 +228,86 @@ const RUNS: &[Case] = &[
     ),
     (
         RunState::Scheduled,
+        |s, _| {
+            let job = s
+                .job
+                .as_mut()
+                .and_then(Arc::get_mut)
+                .expect("the only owner");
+            job.spec.route = cueline_model::Route::Any;
+        },
+        "no_room",
+        &["due for 5 s", "the 1 executors of group", "are full"],
+    ),
+    (
+        RunState::Scheduled,
         |_, _| {},
         "not_dispatched",
         &["due for 5 s", "no scheduler has dispatched it"],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| {
+            s.live = vec![
+                run(6, RunState::Scheduled),
+                run(7, RunState::Running),
+                run(8, RunState::Queued),
+            ];
+        },
+        "lane_of_group",
+        &[
+            "is waiting: behind run 7 at worker-1 and 1 more in the lane of its group (serial)",
+            "1 older run waits before it",
+        ],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| {
+            let mut retry = run(6, RunState::Scheduled);
+            (retry.attempt, retry.due_at) = (2, at(-1_000));
+            s.live = vec![retry, run(8, RunState::Scheduled)];
+        },
+        "lane_of_group",
+        &["run 8 of its lane comes first (serial), 1 older due in all"],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| {
+            s.job = Some(job(&json!({ "block": { "parallel": 2 } })));
+            s.live = vec![run(7, RunState::Running)];
+        },
+        "not_dispatched",
+        &["no scheduler has dispatched it"],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| {
+            s.job = Some(job(&json!({ "block": { "parallel": 2 } })));
+            s.live = vec![run(7, RunState::Running), run(8, RunState::Queued)];
+        },
+        "lane_of_group",
+        &["(parallel)"],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| {
+            s.job = Some(job(&json!({ "scope": "executor" })));
+            s.live = vec![run(7, RunState::Running)];
+        },
+        "not_dispatched",
+        &["no scheduler has dispatched it"],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| s.job = Some(job(&json!({ "selector": "zone=a" }))),
+        "no_executor",
+        &["worker-1 has not the labels zone=a"],
+    ),
+    (
+        RunState::Scheduled,
+        |s, _| s.job = Some(job(&json!({ "route": { "executor": "worker-9" } }))),
+        "no_executor",
+        &["worker-1 is not the executor that the job names"],
     ),
     (
         RunState::Running,
@@ -304,7 +398,7 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
         &'static str,
         &'static [&'static str],
     );
-    let cases: [Case; 9] = [
+    let cases: [Case; 14] = [
         (
             json!({}),
             |_| {},
@@ -330,10 +424,65 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
             &["its schedule is paused"],
         ),
         (
+            json!({}),
+            |s| {
+                s.exclusions =
+                    with_window(&json!({ "paused_at": NOW - 60_000, "until": NOW + 60_000 }))
+            },
+            "paused",
+            &[
+                "paused by user bob since 2027-01-01T11:59:00",
+                "until 2027-01-01T12:01:00",
+                "upgrade (pause 4)",
+            ],
+        ),
+        (
+            json!({}),
+            |s| s.exclusions = with_window(&json!({ "paused_at": NOW - 60_000 })),
+            "paused",
+            &["until somebody resumes it"],
+        ),
+        (
+            json!({}),
+            |s| s.exclusions = with_window(&json!({ "start": NOW, "end": NOW + 7_000 })),
+            "window",
+            &[
+                "its fire time 2027-01-01T12:00:05",
+                "in maintenance window 4 of user bob: upgrade",
+                "it fires next at",
+            ],
+        ),
+        (
+            json!({ "calendars": ["freeze"] }),
+            |s| {
+                let freeze =
+                    json!({ "name": "freeze", "periods": [{ "start": NOW, "end": NOW + 7_000 }] });
+                let freeze = serde_json::from_value(freeze).expect("a calendar");
+                s.exclusions.calendars = vec![cueline_model::Calendar::new(freeze, 1).into()];
+            },
+            "calendar",
+            &["is excluded by calendar \"freeze\""],
+        ),
+        (
+            json!({}),
+            |s| s.waiting_quota = Some((10, 12)),
+            "quota",
+            &[
+                "12 runs of namespace default wait",
+                "max_waiting_runs is 10",
+            ],
+        ),
+        (
             json!({ "after": { "all": ["load"] }, "schedule": { "manual": true } }),
             |s| s.next_fire = None,
             "waits_for_parent",
-            &["after job load"],
+            &["after job load has succeeded"],
+        ),
+        (
+            json!({ "after": { "any": ["load", "extract"], "on": "failure" }, "schedule": { "manual": true } }),
+            |s| s.next_fire = None,
+            "waits_for_parent",
+            &["after one of the jobs load, extract has failed"],
         ),
         (
             json!({ "schedule": { "manual": true } }),
@@ -395,7 +544,8 @@ fn the_oldest_due_run_that_has_not_started_explains_its_job() {
         run(8, RunState::Queued),
         run(9, RunState::Queued),
     ];
-    assert_eq!(waiting_run(&snapshot).map(|run| run.id), Some(RunId(8)));
+    let waits = waiting_run(&snapshot.live, snapshot.now);
+    assert_eq!(waits.map(|run| run.id), Some(RunId(8)));
 }
 
 #[test]

@@ -64,7 +64,10 @@ struct Kept {
         ("group" = Option<Vec<openapi::ListedName>>, Query, description = "Only jobs of this group; may be repeated."),
         ("all_namespaces" = Option<openapi::AllNamespaces>, Query, description = "Whether jobs of all namespaces are counted."),
     ),
-    responses((status = 200, description = "The forecast. It may be a minute old.", body = Forecast))
+    responses(
+        (status = 200, description = "The forecast. It may be a minute old.", body = Forecast),
+        (status = 422, description = "A group is in another namespace than the request.", body = Problem, content_type = "application/problem+json"),
+    )
 )]
 pub(crate) async fn show(
     State(state): State<ApiState>,

@@ -39,13 +39,14 @@ pub(super) const SCHEMAS: &str = r##"{
   "Change": {"description": "How a job changed.", "enum": ["created", "updated", "unchanged"]},
   "AuditValue": {"description": "An object before or after a change. A value that is too long has only its `bytes` and its `sha256`.", "type": ["object", "array", "string", "number", "boolean", "null"]},
   "GivenAfter": {
-    "description": "The parent job.",
+    "description": "The parents of the job, in `all` or in `any`, with their names in the namespace.",
     "type": "object",
-    "required": ["all", "on"],
+    "required": ["on"],
     "properties": {
-      "all": {"description": "Exactly one parent, with its name in the namespace.", "type": "array", "minItems": 1, "maxItems": 1, "items": {"$ref": "#/components/schemas/GivenName"}},
-      "on": {"enum": ["success"]},
-      "pass_output": {"description": "Whether the parent's output is passed on as the parameter; left out if not.", "type": "boolean"}
+      "all": {"description": "The job starts once all of them have ended as required.", "type": "array", "minItems": 1, "maxItems": 32, "items": {"$ref": "#/components/schemas/GivenName"}},
+      "any": {"description": "The job starts once the first of them has ended as required.", "type": "array", "minItems": 1, "maxItems": 32, "items": {"$ref": "#/components/schemas/GivenName"}},
+      "on": {"enum": ["success", "failure", "always"]},
+      "pass_output": {"description": "Whether the output of the parents is passed on as the parameter; left out if not.", "type": "boolean"}
     }
   },
   "GivenDefinition": {
@@ -74,6 +75,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "fence": {"description": "Left out for `stop`.", "enum": ["stop", "keep"]},
       "dispatch_deadline": {"$ref": "#/components/schemas/Duration"},
       "priority": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 9},
+      "retention": {"description": "Left out if it has none of its own.", "$ref": "#/components/schemas/RetentionRule"},
       "handler": {"$ref": "#/components/schemas/Handler"},
       "params": {"$ref": "#/components/schemas/Text"},
       "after": {"$ref": "#/components/schemas/GivenAfter"},
@@ -91,7 +93,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "version": {"description": "Counts edits, pauses and resumes, from 1.", "type": "integer", "format": "int64", "minimum": 1},
       "next_fire": {"description": "The next fire time; `null` without one, or when the job is paused.", "anyOf": [{"$ref": "#/components/schemas/Instant"}, {"type": "null"}]},
       "last": {"description": "The newest run that has started or ended.", "anyOf": [{"$ref": "#/components/schemas/Run"}, {"type": "null"}]},
-      "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"}
+      "day": {"description": "The runs of the last 24 hours by state.", "$ref": "#/components/schemas/RunCounts"},
+      "pause": {"description": "The pause that it is in the scope of; absent without one. It is not about a job that is paused alone.", "$ref": "#/components/schemas/PausedBy"}
     }
   },
   "Shard": {
@@ -104,7 +107,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "item": {"description": "The item of the shard, if it has one.", "type": "string"}
     }
   },
-  "RunKind": {"description": "What created a run.", "enum": ["schedule", "manual", "child", "startup"]},
+  "RunKind": {"description": "What created a run.", "enum": ["schedule", "manual", "child", "startup", "backfill"]},
   "Run": {
     "description": "A run. Times, executor and exit status belong to its present or last attempt.",
     "type": "object",
@@ -133,7 +136,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "output": {"description": "The output of a success.", "type": ["string", "null"]},
       "progress": {"description": "From 0 to 1, if the handler reports it.", "type": ["number", "null"], "format": "double"},
       "cancel_requested": {"type": "boolean"},
-      "parent": {"description": "The run whose success created this one.", "type": ["integer", "null"], "format": "int64"}
+      "parent": {"description": "The run whose end created this one.", "type": ["integer", "null"], "format": "int64"}
     }
   },
   "TimelineEntry": {
@@ -143,7 +146,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "properties": {
       "at": {"$ref": "#/components/schemas/Instant"},
       "attempt": {"type": "integer", "format": "int32", "minimum": 0},
-      "event": {"description": "One word, such as `triggered`, `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped` or `left_out`.", "type": "string"},
+      "event": {"description": "One word, such as `triggered`, `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out` or `flow_stopped`.", "type": "string"},
       "detail": {"type": "string"}
     }
   },
@@ -177,7 +180,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "fire_at": {"$ref": "#/components/schemas/Instant"},
       "run": {"type": ["integer", "null"], "format": "int64"},
       "shard": {"type": ["integer", "null"], "format": "int32", "minimum": 0},
-      "state": {"anyOf": [{"$ref": "#/components/schemas/RunState"}, {"type": "null"}]}
+      "state": {"anyOf": [{"$ref": "#/components/schemas/RunState"}, {"type": "null"}]},
+      "pruned": {"description": "Whether there is no run any more because runs of this time were deleted; left out if not.", "type": "boolean"}
     }
   },
   "Triggered": {

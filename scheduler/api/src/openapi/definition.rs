@@ -38,6 +38,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "fence": {"description": "Whether a worker that is cut off from the broker stops the attempt; `stop` by default.", "enum": ["stop", "keep", null]},
       "dispatch_deadline": {"description": "The time that a due run waits for a live executor; `1h` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
       "priority": {"description": "The higher number starts first; 5 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 9},
+      "retention": {"description": "What is kept of its runs; as the group and the server say by default.", "anyOf": [{"$ref": "#/components/schemas/KeptTime"}, {"$ref": "#/components/schemas/RetentionRule"}, {"type": "null"}]},
       "handler": {"$ref": "#/components/schemas/Handler"},
       "params": {"$ref": "#/components/schemas/Parameter"},
       "after": {"anyOf": [{"$ref": "#/components/schemas/After"}, {"type": "null"}]},
@@ -45,6 +46,23 @@ pub(super) const SCHEMAS: &str = r##"{
       "enabled": {"description": "Whether the schedule fires. Without it, a new job fires and an existing one keeps its setting.", "type": ["boolean", "null"]}
     },
     "examples": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}]
+  },
+  "KeptTime": {
+    "description": "A duration from 1m to 3650d.",
+    "$ref": "#/components/schemas/Duration",
+    "pattern": "[1-9][0-9]*[dh]|[1-9][0-9]*m(?:[^s]|$)|(?:[6-9][0-9]|[1-9][0-9]{2,})s|[6-9][0-9]{4,}ms|[1-9][0-9]{5,}ms",
+    "examples": ["30d", "12h"]
+  },
+  "RetentionRule": {
+    "description": "What is kept of the runs of a job. What is left out, the group of the job or the server decides. `logs` and `outputs` are no longer than `age`.",
+    "type": "object", "additionalProperties": false,
+    "properties": {
+      "age": {"description": "The time from the end of a run to its deletion.", "anyOf": [{"$ref": "#/components/schemas/KeptTime"}, {"type": "null"}]},
+      "runs": {"description": "How many of the newest runs of the job are kept.", "type": ["integer", "null"], "format": "int32", "minimum": 1, "maximum": 1000000},
+      "logs": {"description": "The time from the end of a run to the deletion of its log.", "anyOf": [{"$ref": "#/components/schemas/KeptTime"}, {"type": "null"}]},
+      "outputs": {"description": "The time from the end of a run to the deletion of its output.", "anyOf": [{"$ref": "#/components/schemas/KeptTime"}, {"type": "null"}]}
+    },
+    "examples": [{"age": "30d", "runs": 1000, "logs": "3d"}]
   },
   "DefinitionInstant": {
     "description": "An instant: RFC 3339 text, or milliseconds since 1970-01-01T00:00:00Z.",
@@ -132,7 +150,7 @@ pub(super) const SCHEMAS: &str = r##"{
   "Route": {
     "description": "The choice of the executor; `round` by default.",
     "anyOf": [
-      {"enum": ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "least_loaded", "weighted", "broadcast"]},
+      {"enum": ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "least_loaded", "weighted", "any", "broadcast"]},
       {
         "type": "object", "additionalProperties": false, "required": ["executor"],
         "properties": {"executor": {"description": "The only executor that may run the job.", "$ref": "#/components/schemas/GivenName"}, "sharded": {"type": "null"}}
@@ -191,19 +209,45 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": [3, {"max": 5, "backoff": "exponential"}]
   },
   "After": {
-    "description": "The parent job: its name, or a table with the details.",
+    "description": "The parents of the job: the name of one, or a table with the details.",
     "anyOf": [
       {"$ref": "#/components/schemas/Name"},
       {
         "type": "object", "additionalProperties": false, "required": ["all"],
         "properties": {
-          "all": {"description": "Exactly one parent.", "type": "array", "minItems": 1, "maxItems": 1, "items": {"$ref": "#/components/schemas/Name"}},
-          "on": {"enum": ["success", null]},
-          "pass_output": {"description": "Pass the parent's output on as the parameter; `false` by default.", "type": ["boolean", "null"]}
+          "all": {"description": "The job starts once all of them have ended as required.", "allOf": [{"$ref": "#/components/schemas/Parents"}]},
+          "any": {"type": "null"},
+          "on": {"$ref": "#/components/schemas/AfterOn"},
+          "pass_output": {"$ref": "#/components/schemas/PassOutput"}
+        }
+      },
+      {
+        "type": "object", "additionalProperties": false, "required": ["any"],
+        "properties": {
+          "any": {"description": "The job starts once the first of them has ended as required.", "allOf": [{"$ref": "#/components/schemas/Parents"}]},
+          "all": {"type": "null"},
+          "on": {"$ref": "#/components/schemas/AfterOn"},
+          "pass_output": {"$ref": "#/components/schemas/PassOutput"}
         }
       }
     ],
-    "examples": ["extract-orders", {"all": ["extract-orders"], "pass_output": true}]
+    "examples": ["extract-orders", {"all": ["extract-orders", "extract-prices"], "pass_output": true}, {"any": ["load-a", "load-b"], "on": "failure"}]
+  },
+  "Parents": {
+    "description": "The names of 1 to 32 jobs, each once.",
+    "type": "array", "minItems": 1, "maxItems": 32, "uniqueItems": true,
+    "items": {"$ref": "#/components/schemas/Name"},
+    "examples": [["extract-orders", "extract-prices"]]
+  },
+  "AfterOn": {
+    "description": "The required end of a parent; `success` by default. A parent that is cancelled, discarded, covered or skipped is neither a success nor a failure.",
+    "enum": ["success", "failure", "always", null],
+    "examples": ["success"]
+  },
+  "PassOutput": {
+    "description": "Pass the output of the parents on as the parameter; `false` by default. Of several parents in `all`, it is a JSON object with a field for each.",
+    "type": ["boolean", "null"],
+    "examples": [true]
   },
   "EntryName": {
     "description": "The name of a variable, a header or a label.",
@@ -236,24 +280,32 @@ pub(super) const SCHEMAS: &str = r##"{
     "examples": [{"PGPASSWORD": {"secret": "db-password"}}]
   },
   "Handler": {
-    "description": "The code to run: exactly one of `shell`, `command`, `http` and `native`.",
+    "description": "The code to run: exactly one of `shell`, `command`, `http`, `native` and `script`. `version` goes with the name of a script.",
     "type": "object",
     "oneOf": [
       {
         "title": "shell", "required": ["shell"], "additionalProperties": false,
-        "properties": {"shell": {"$ref": "#/components/schemas/Shell"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+        "properties": {"shell": {"$ref": "#/components/schemas/Shell"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
       },
       {
         "title": "command", "required": ["command"], "additionalProperties": false,
-        "properties": {"command": {"$ref": "#/components/schemas/Command"}, "shell": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+        "properties": {"command": {"$ref": "#/components/schemas/Command"}, "shell": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
       },
       {
         "title": "http", "required": ["http"], "additionalProperties": false,
-        "properties": {"http": {"$ref": "#/components/schemas/Http"}, "shell": {"type": "null"}, "command": {"type": "null"}, "native": {"type": "null"}}
+        "properties": {"http": {"$ref": "#/components/schemas/Http"}, "shell": {"type": "null"}, "command": {"type": "null"}, "native": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
       },
       {
         "title": "native", "required": ["native"], "additionalProperties": false,
-        "properties": {"native": {"description": "The name of a handler that a worker has registered.", "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}}
+        "properties": {"native": {"description": "The name of a handler that a worker has registered.", "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^\\s\\x00-\\x1f\\x7f-\\x9f]+$"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}, "script": {"type": "null"}, "version": {"type": "null"}}
+      },
+      {
+        "title": "script", "required": ["script"], "additionalProperties": false,
+        "properties": {"script": {"$ref": "#/components/schemas/Name"}, "version": {"$ref": "#/components/schemas/PinnedVersion"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
+      },
+      {
+        "title": "script with details", "required": ["script"], "additionalProperties": false,
+        "properties": {"script": {"$ref": "#/components/schemas/ScriptOfJob", "type": "object"}, "version": {"type": "null"}, "shell": {"type": "null"}, "command": {"type": "null"}, "http": {"type": "null"}, "native": {"type": "null"}}
       }
     ],
     "examples": [{"command": ["date", "-Is"]}, {"shell": "df -h"}, {"http": "http://127.0.0.1:7800/readyz"}]

@@ -10,6 +10,7 @@ mod events;
 mod fire_rules;
 mod lists;
 mod requests;
+mod scripts;
 mod values;
 
 use serde_json::{Map, Value};
@@ -38,7 +39,7 @@ described! {
     Name GivenName Instant InstantText PageLimit NumberOfTimes Cursor RunNumber LetterNumber WaitMs RunState RunCounts
     KeyId TokenId ListedName GivenNamespace AllNamespaces VersionNumber Text AuditResult
     LoginName Grant ProviderValue ProviderParameters LastEvent LastLine EventKinds
-    EntityTags AnyEntityTag IdempotencyKeyHeader
+    EntityTags AnyEntityTag IdempotencyKeyHeader Duration
 }
 // Parameters of lists.
 described! {
@@ -50,11 +51,14 @@ described! {
 described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
+    ScriptsRequest ScriptReplacement ScriptRestore
+    RetentionRule RunSelection
+    NewPause NewBackfill
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition CalendarDefinition WindowDefinition Change AuditValue ChangeMessage LogMessage
+    ReplayedDeadLetter OpenApiDocument GivenDefinition WindowDefinition Language Change AuditValue ChangeMessage LogMessage GivenCalendar BackfillState
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.
@@ -64,6 +68,7 @@ pub(crate) fn schemas() -> Map<String, Value> {
         lists::SCHEMAS,
         definition::SCHEMAS,
         fire_rules::SCHEMAS,
+        scripts::SCHEMAS,
         events::SCHEMAS,
         requests::SCHEMAS,
         answers::SCHEMAS,
@@ -108,6 +113,7 @@ mod tests {
             lists::SCHEMAS,
             definition::SCHEMAS,
             fire_rules::SCHEMAS,
+            scripts::SCHEMAS,
             events::SCHEMAS,
             requests::SCHEMAS,
             answers::SCHEMAS,

@@ -12,7 +12,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "if_versions": {
         "description": "The version that a job must have, by its name; `null` for a job that must not exist. Other jobs may have any version.",
         "type": ["object", "null"],
-        "additionalProperties": {"type": ["integer", "null"], "format": "int64", "minimum": 1}
+        "propertyNames": {"$ref": "#/components/schemas/ListedName"},
+        "additionalProperties": {"type": ["integer", "null"], "format": "int64", "minimum": 1, "maximum": 9223372036854775807}
       }
     },
     "examples": [{"jobs": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}], "dry_run": true}]
@@ -158,6 +159,16 @@ pub(super) const SCHEMAS: &str = r##"{
       "valid": {"description": "How long it is valid, 1s to 3650d, or `never`; 90d by default.", "anyOf": [{"$ref": "#/components/schemas/Lifetime"}, {"type": "null"}]}
     },
     "examples": [{"name": "deployment", "grants": [{"namespace": "team-a", "role": "author"}], "valid": "30d"}]
+  },
+  "RunSelection": {
+    "type": "object",
+    "additionalProperties": false,
+    "required": ["runs"],
+    "properties": {
+      "runs": {"description": "The ids of the runs.", "type": "array", "maxItems": 500, "items": {"$ref": "#/components/schemas/RunNumber"}},
+      "all_namespaces": {"description": "Whether they may be of any namespace; `false` by default.", "type": ["boolean", "null"]}
+    },
+    "examples": [{"runs": [41, 42]}]
   },
   "NewEnrolmentToken": {
     "type": "object",

@@ -47,8 +47,7 @@ pub(super) const SCHEMAS: &str = r##"{
   "EntityTags": {
     "description": "`*`, or at most 100 entity tags (RFC 9110) with commas between them.",
     "type": "string",
-    "minLength": 1,
-    "pattern": "^(?:\\*|(?:W/)?\"[!#-~]*\"(?:, ?(?:W/)?\"[!#-~]*\"){0,99})$",
+    "anyOf": [{"const": "*"}, {"pattern": "^(?:W/)?\"[!#-~]*\"(?:, ?(?:W/)?\"[!#-~]*\"){0,99}$"}],
     "examples": ["\"17-3\"", "*"]
   },
   "AnyEntityTag": {

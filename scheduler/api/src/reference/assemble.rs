@@ -5,6 +5,7 @@ use utoipa::openapi::OpenApi;
 
 use super::refusals;
 use crate::openapi;
+use crate::query::MAX_VALUES;
 
 /// The document as JSON. Keys are sorted, so the same annotations always give the same text.
 pub(super) fn document(annotations: &OpenApi) -> Value {
@@ -46,6 +47,8 @@ fn tags() -> Value {
         { "name": "jobs", "description": "Definitions of jobs, their fire times, and triggers." },
         { "name": "calendars", "description": "Calendars, which exclude fire times of jobs." },
         { "name": "windows", "description": "Maintenance windows, in which jobs do not fire." },
+        { "name": "pauses", "description": "Pauses of all jobs, of a namespace, of a group, or of jobs with labels." },
+        { "name": "backfills", "description": "Runs for the fire times of past windows." },
         { "name": "runs", "description": "Runs of jobs, with their logs." },
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },
@@ -106,7 +109,11 @@ fn complete(path: &str, method: &str, operation: &mut Value) {
         .into_iter()
         .flatten()
     {
-        refuse_null(&mut parameter["schema"]);
+        let schema = &mut parameter["schema"];
+        refuse_null(schema);
+        if schema["type"] == "array" {
+            schema["maxItems"] = MAX_VALUES.into();
+        }
     }
     let body = operation.get_mut("requestBody");
     let content = body.and_then(|body| body.get_mut("content"));

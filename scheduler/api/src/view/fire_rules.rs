@@ -1,8 +1,12 @@
-//! Answers about calendars and maintenance windows.
+//! Answers about calendars, maintenance windows and pauses.
 
-use cueline_model::exclusion::WindowSpec;
+use std::collections::BTreeMap;
+
+use cueline_model::exclusion::{WindowSpec, WindowTime};
 use cueline_model::preview::LeftOut;
-use cueline_model::{CalendarName, CalendarSpec, JobName, MaintenanceWindow, Timestamp};
+use cueline_model::{
+    CalendarName, CalendarSpec, GroupName, JobName, MaintenanceWindow, Namespace, Timestamp,
+};
 use cueline_store::{AppliedCalendar, Change, StoredCalendar};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -18,7 +22,7 @@ pub struct CalendarView {
     /// Counts its changes, from 1.
     pub version: i64,
     /// Its definition, which an apply accepts.
-    #[schema(value_type = openapi::CalendarDefinition)]
+    #[schema(value_type = openapi::GivenCalendar)]
     pub definition: CalendarSpec,
     /// The jobs that use it.
     #[schema(value_type = Vec<openapi::GivenName>)]
@@ -129,6 +133,112 @@ pub struct WindowList {
 /// An added or deleted maintenance window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WindowRef {
+    /// Its number.
+    pub id: i64,
+    /// How many jobs are in its scope at present.
+    pub jobs: u64,
+}
+
+/// Who has paused a job together with others, and until when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PausedBy {
+    /// The number of the pause.
+    pub id: i64,
+    /// Who paused.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    #[schema(value_type = openapi::Instant)]
+    pub since: Timestamp,
+    /// When it ends by itself; absent if it lasts until somebody ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<openapi::Instant>, nullable = false)]
+    pub until: Option<Timestamp>,
+}
+
+impl PausedBy {
+    /// `None` if the window is no pause.
+    pub(crate) fn new(window: &MaintenanceWindow) -> Option<Self> {
+        let WindowTime::Pause { paused_at, until } = window.spec.time else {
+            return None;
+        };
+        Some(Self {
+            id: window.id,
+            by: window.spec.owner.clone(),
+            reason: window.spec.reason.clone(),
+            since: paused_at,
+            until,
+        })
+    }
+}
+
+/// A pause of the jobs in a scope.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PauseView {
+    /// Its number.
+    pub id: i64,
+    /// Who paused.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    #[schema(value_type = openapi::Instant)]
+    pub since: Timestamp,
+    /// When it ends by itself; absent if it lasts until somebody ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<openapi::Instant>, nullable = false)]
+    pub until: Option<Timestamp>,
+    /// Only jobs of this namespace; absent for all namespaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<openapi::GivenNamespace>, nullable = false)]
+    pub namespace: Option<Namespace>,
+    /// Only jobs of this group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<openapi::GivenName>, nullable = false)]
+    pub group: Option<GroupName>,
+    /// Only jobs with these labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl PauseView {
+    /// `None` if the window is no pause.
+    pub(crate) fn new(window: &MaintenanceWindow) -> Option<Self> {
+        let scope = &window.spec.scope;
+        let PausedBy {
+            id,
+            by,
+            reason,
+            since,
+            until,
+        } = PausedBy::new(window)?;
+        Some(Self {
+            id,
+            by,
+            reason,
+            since,
+            until,
+            namespace: scope.namespace.clone(),
+            group: scope.group.clone(),
+            labels: scope.labels.clone(),
+        })
+    }
+}
+
+/// The pauses of a namespace, with those of all namespaces.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PauseList {
+    /// The pauses, in the order in which they began.
+    pub pauses: Vec<PauseView>,
+    /// The time of the answer.
+    #[schema(value_type = openapi::Instant)]
+    pub now: Timestamp,
+}
+
+/// A pause that began or ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PauseRef {
     /// Its number.
     pub id: i64,
     /// How many jobs are in its scope at present.

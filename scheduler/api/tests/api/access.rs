@@ -97,6 +97,8 @@ fn table(run: u64) -> Vec<Row> {
         get("/jobs/in-a/explain", [200, 200, 200, 200, 200, 404, 404]),
         get("/forecast", [200, 200, 200, 200, 200, 200, 403]),
         get("/jobs/in-a/ledger", [200, 200, 200, 200, 200, 404, 404]),
+        get("/jobs/in-a/retention", [200, 200, 200, 200, 200, 404, 404]),
+        get("/retention", [200, 200, 200, 200, 200, 200, 403]),
         get("/jobs/in-a/versions", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/in-a/versions/1", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/none", [404; 7]),
@@ -142,6 +144,11 @@ fn table(run: u64) -> Vec<Row> {
             [403, 202, 202, 202, 202, 404, 404],
         ),
         post(&format!("/runs/{run}/cancel"), json!({}), operated),
+        post(
+            "/runs/prune",
+            json!({ "runs": [] }),
+            [403, 403, 200, 200, 200, 200, 403],
+        ),
         post("/queues/a/one/drain", json!({}), reached),
         post("/queues/a/one/purge", json!({}), reached),
         post("/queues/a/one/replay", json!({}), reached),
@@ -226,6 +233,17 @@ fn table(run: u64) -> Vec<Row> {
             None,
             [405; 7],
         ),
+        put(
+            "/retention/a",
+            json!({ "runs": 5 }),
+            [403, 403, 200, 200, 200, 403, 403],
+        ),
+        (
+            Method::DELETE,
+            "/api/v1/retention/a".to_owned(),
+            None,
+            [403, 403, 200, 200, 200, 403, 403],
+        ),
         // The rights are those of an apply. The first author creates the job.
         put(
             "/jobs/replaced",
@@ -252,6 +270,13 @@ fn table(run: u64) -> Vec<Row> {
         (Method::GET, "/api/docs".to_owned(), None, [200; 7]),
     ]);
     rows
+}
+
+/// The method and the path of each row.
+pub(crate) fn routes() -> Vec<(String, String)> {
+    let rows = table(1).into_iter();
+    rows.map(|(method, path, ..)| (method.to_string(), path))
+        .collect()
 }
 
 #[tokio::test]

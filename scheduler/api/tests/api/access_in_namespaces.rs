@@ -149,6 +149,13 @@ fn table(runs: [u64; 2]) -> Vec<Row> {
     ]
 }
 
+/// The method and the path of each row.
+pub(crate) fn routes() -> Vec<(String, String)> {
+    let rows = table([1, 2]).into_iter();
+    rows.map(|(method, path, ..)| (method.to_string(), format!("/api/v1{path}")))
+        .collect()
+}
+
 #[tokio::test]
 async fn a_role_in_a_namespace_counts_under_its_path_only() {
     let (server, run_default, run_team) = two_namespaces().await;

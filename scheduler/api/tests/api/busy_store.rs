@@ -6,21 +6,25 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use cueline_model::schedule::zones::ZoneDigest;
 use cueline_model::{
-    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, Heartbeat, Job,
-    JobId, JobName, JobSpec, Namespace, RunId, StoreId, Timestamp, WindowSpec,
+    Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, GroupName,
+    Heartbeat, Job, JobId, JobName, JobSpec, Namespace, Retention, RunId, StoreId, Timestamp,
+    WindowSpec,
 };
 use cueline_store::{
-    Accounts, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry, AuditFilter,
+    Accounts, AdvancedBackfills, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry,
+    AuditFilter, Backfill, BackfillChange, BackfillDetail, BackfillFilter, BackfillStore,
     BegunDispatch, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
-    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FireRuleStore,
-    FiredRuns, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
-    JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login,
-    NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewDeadLetter,
-    NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
-    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, QuotaLoad, Quotas,
-    RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, SecretHash, Store,
-    StoreError, StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine,
-    StoredUser, TriggerOutcome, TriggerRequest, UserChange, UserId, WorkerKeyState, WorkerKeysPage,
+    DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, ExpireRequest, Expired,
+    FireDueRequest, FireRuleStore, FiredRuns, GroupRetention, IngestSummary, JobAttempt, JobBrief,
+    JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun,
+    LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken,
+    NewAuditEntry, NewBackfill, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey,
+    NodeId, OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition,
+    Principal, PruneRequest, Pruned, QuotaLoad, Quotas, RegisteredNode, RetentionStore, Revision,
+    RunCursor, RunDetail, RunFilter, RunList, SecretHash, Situation, Situations, Store, StoreError,
+    StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine, StoredUser,
+    Subject, TriggerOutcome, TriggerRequest, UserChange, UserId, WindowReplan, WorkerKeyState,
+    WorkerKeysPage,
 };
 
 fn another() -> Actor {
@@ -121,6 +125,19 @@ impl Audit for BusyStore {
     }
 }
 
+macro_rules! forward_retention {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl RetentionStore for BusyStore {
+            $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                self.inner.$method($($arg),*).await
+            })*
+        }
+    };
+}
+
+cueline_store::with_retention_methods!(forward_retention);
+
 #[async_trait]
 impl FireRuleStore for BusyStore {
     async fn fire_rules(&self) -> Result<Arc<FireRules>, StoreError> {
@@ -155,16 +172,20 @@ impl FireRuleStore for BusyStore {
         self.inner.delete_calendar(name, condition, by).await
     }
 
-    async fn add_window(
-        &self,
-        spec: &WindowSpec,
-        by: &Actor,
-    ) -> Result<(i64, Vec<JobId>), StoreError> {
+    async fn add_window(&self, spec: &WindowSpec, by: &Actor) -> Result<i64, StoreError> {
         self.inner.add_window(spec, by).await
     }
 
-    async fn delete_window(&self, id: i64, by: &Actor) -> Result<Vec<JobId>, StoreError> {
-        self.inner.delete_window(id, by).await
+    async fn end_window(&self, id: i64, by: &Actor) -> Result<(), StoreError> {
+        self.inner.end_window(id, by).await
+    }
+
+    async fn replan_window(
+        &self,
+        window: Option<i64>,
+        limit: usize,
+    ) -> Result<WindowReplan, StoreError> {
+        self.inner.replan_window(window, limit).await
     }
 
     async fn known_zones(&self) -> Result<Vec<ZoneDigest>, StoreError> {
@@ -173,6 +194,43 @@ impl FireRuleStore for BusyStore {
 
     async fn note_zones(&self, zones: &[ZoneDigest]) -> Result<u64, StoreError> {
         self.inner.note_zones(zones).await
+    }
+}
+
+cueline_store::forward_scripts!(BusyStore);
+
+#[async_trait]
+impl Situations for BusyStore {
+    async fn situation(&self, subject: Subject<'_>) -> Result<Situation, StoreError> {
+        self.inner.situation(subject).await
+    }
+}
+
+#[async_trait]
+impl BackfillStore for BusyStore {
+    async fn start_backfill(&self, new: &NewBackfill) -> Result<Backfill, StoreError> {
+        self.inner.start_backfill(new).await
+    }
+
+    async fn backfills(&self, filter: &BackfillFilter) -> Result<Vec<Backfill>, StoreError> {
+        self.inner.backfills(filter).await
+    }
+
+    async fn backfill(&self, id: i64) -> Result<BackfillDetail, StoreError> {
+        self.inner.backfill(id).await
+    }
+
+    async fn change_backfill(
+        &self,
+        id: i64,
+        change: BackfillChange,
+        by: &Actor,
+    ) -> Result<Backfill, StoreError> {
+        self.inner.change_backfill(id, change, by).await
+    }
+
+    async fn advance_backfills(&self) -> Result<AdvancedBackfills, StoreError> {
+        self.inner.advance_backfills().await
     }
 }
 

@@ -72,6 +72,7 @@ fn definition(priority: u8) -> Value {
 
 const PRECONDITION_FAILED: &str = "cueline:precondition-failed";
 const MALFORMED: &str = "cueline:malformed";
+const UNFIT_VALUE: &str = "cueline:unfit-value";
 
 #[tokio::test]
 async fn a_job_is_created_and_replaced_at_its_path() {
@@ -136,7 +137,7 @@ async fn a_replacement_is_checked_as_an_apply() {
     other_name["name"] = json!("other");
     let refused = put(&server, "/jobs/report", &[], &other_name).await;
     assert_eq!(
-        refused.refused(400, MALFORMED)["errors"][0]["field"],
+        refused.refused(422, UNFIT_VALUE)["errors"][0]["field"],
         "name"
     );
     let mut own_name = definition(1);
@@ -379,10 +380,16 @@ async fn an_apply_names_each_job_with_another_version() {
         (json!({ "a": 0 }), "if_versions.a"),
         (json!({ "a": "1" }), "if_versions.a"),
         (json!({ "a b": 1 }), "if_versions.a b"),
-        (json!({ "a": 2, "default/a": 2 }), "if_versions.default/a"),
-        (json!({ "nothing": 1 }), "if_versions.nothing"),
     ] {
         let problem = apply(edited.clone(), wrong).await.refused(400, MALFORMED);
+        assert_eq!(problem["errors"][0]["field"], field);
+    }
+    for (unfit, field) in [
+        (json!({ "a": 2, "default/a": 2 }), "if_versions.default/a"),
+        (json!({ "nothing": 1 }), "if_versions.nothing"),
+        (json!({ "team-a/a": 1 }), "if_versions.team-a/a"),
+    ] {
+        let problem = apply(edited.clone(), unfit).await.refused(422, UNFIT_VALUE);
         assert_eq!(problem["errors"][0]["field"], field);
     }
 }

@@ -61,7 +61,7 @@ async fn a_job_is_explained_from_its_schedule_to_its_busy_lane() {
         "no_executor",
         "worker-1 does not announce the handler",
     );
-    heartbeat(&server, "shell").await;
+    heartbeat(&server, "shell:bash").await;
     let attempt = dispatching(&server, first).await;
     server
         .store

@@ -2,7 +2,9 @@
 
 mod access;
 mod access_in_namespaces;
+mod access_table;
 mod audit;
+mod backfills;
 mod behaviour;
 mod busy_store;
 mod calendars;
@@ -23,13 +25,18 @@ mod namespaces;
 mod never_fires;
 mod openapi;
 mod openapi_answers;
+mod openapi_fire_rules;
+mod openapi_parameters;
 mod openapi_requests;
 mod openid;
 mod openid_provider;
+mod pauses;
 mod quotas;
 mod raw;
 mod refusals;
 mod repeated;
+mod retention;
+mod scripts;
 mod server;
 mod tls;
 mod worker_keys;

@@ -254,6 +254,9 @@ fn bodies_of_requests_refuse_unknown_fields() {
         "NewGrant",
         "JobDefinition",
         "JobReplacement",
+        "ScriptDefinition",
+        "ScriptReplacement",
+        "ScriptRestore",
     ] {
         let schema = &document["components"]["schemas"][name];
         assert_eq!(schema["additionalProperties"], false, "{name}");
@@ -289,6 +292,22 @@ fn definitions_are_accepted_and_refused_as_by_the_server() {
     assert!(!definition(|job| job["schedule"] = Value::Null));
     assert!(!definition(
         |job| job["handler"] = json!({"shell": "a", "native": "b"})
+    ));
+    assert!(definition(|job| job["handler"] = json!({"script": "a"})));
+    assert!(definition(
+        |job| job["handler"] = json!({"script": "a", "version": 2})
+    ));
+    assert!(definition(
+        |job| job["handler"] = json!({"script": {"name": "a", "version": 2, "env": {"A": 1}}})
+    ));
+    assert!(!definition(
+        |job| job["handler"] = json!({"script": {"name": "a"}, "version": 2})
+    ));
+    assert!(!definition(
+        |job| job["handler"] = json!({"shell": "a", "version": 2})
+    ));
+    assert!(!definition(
+        |job| job["handler"] = json!({"script": "a", "version": 0})
     ));
     assert!(!definition(|job| job["timeout"] = json!(10)));
     assert!(!definition(|job| job["priority"] = json!(10)));

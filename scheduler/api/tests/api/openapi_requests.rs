@@ -13,7 +13,7 @@ use crate::server::{Answer, Server, TOKEN};
 const LONGEST_MS: u64 = 3_650 * 86_400_000;
 
 /// The schema with this name.
-fn schema(name: &str) -> jsonschema::Validator {
+pub(crate) fn schema(name: &str) -> jsonschema::Validator {
     validator(&document(), &by_name(name))
 }
 

@@ -1,11 +1,12 @@
 //! What this node has claimed and not yet published.
 //!
-//! Each claimed run is in one of four places. It is on the wheel until it is prepared, pending until it is published,
-//! unroutable until an executor appears, or it waits for its lane. One struct holds all four. They share one memory
-//! limit. A node whose claims are lost or uncertain clears them together.
+//! Each claimed run is in one of five places. It is on the wheel until it is prepared, pending until it is published,
+//! unroutable until an executor appears, or it waits for its lane or for room. One struct holds all five. They share one
+//! memory limit. A node whose claims are lost or uncertain clears them together.
 
 mod lane_waits;
 mod pending;
+mod room_waits;
 pub(crate) mod wheel;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -19,6 +20,7 @@ use cueline_store::{ClaimedRun, ErrorKind, HeldClaims, NodeId, StoreError};
 use self::lane_waits::LaneWaits;
 pub(crate) use self::pending::PendingPublish;
 use self::pending::PendingPublishes;
+use self::room_waits::RoomWaits;
 use self::wheel::Wheel;
 use crate::lock::lock;
 
@@ -32,6 +34,7 @@ pub(crate) struct NodeClaims {
     pending: Mutex<PendingPublishes>,
     unroutable: Mutex<Vec<ClaimedRun>>,
     lane_waits: Mutex<LaneWaits>,
+    room_waits: Mutex<RoomWaits>,
     pub(crate) wake_prepare: Activator,
     pub(crate) wake_publish: Activator,
     /// The renewal also drops uncertain claims and claims again.
@@ -49,6 +52,7 @@ impl Default for NodeClaims {
             pending: Mutex::default(),
             unroutable: Mutex::default(),
             lane_waits: Mutex::default(),
+            room_waits: Mutex::default(),
             wake_prepare: Activator::new(),
             wake_publish: Activator::new(),
             wake_lease_renewal: Activator::new(),
@@ -97,17 +101,20 @@ impl NodeClaims {
 
     /// The number of claimed runs in memory.
     pub(crate) fn claimed_count(&self) -> usize {
+        self.waiting() + lock(&self.pending).len() + lock(&self.unroutable).len()
+    }
+
+    /// The number of claimed runs that were not routed yet, and of those that wait for a lane or for room.
+    fn waiting(&self) -> usize {
         let lane_waits = lock(&self.lane_waits).len();
-        lock(&self.wheel).len()
-            + lock(&self.pending).len()
-            + lock(&self.unroutable).len()
-            + lane_waits
+        let room_waits = lock(&self.room_waits).len();
+        lock(&self.wheel).len() + lane_waits + room_waits
     }
 
     /// The number of claimed runs in memory, by place.
     pub(crate) fn held(&self) -> HeldClaims {
         HeldClaims {
-            waiting: (lock(&self.wheel).len() + lock(&self.lane_waits).len()) as u64,
+            waiting: self.waiting() as u64,
             prepared: lock(&self.pending).len() as u64,
             unroutable: lock(&self.unroutable).len() as u64,
         }
@@ -120,7 +127,7 @@ impl NodeClaims {
         }
         let mut wheel = lock(&self.wheel);
         for run in runs {
-            wheel.insert(run.due_at, run.job.spec.priority, run.id, run);
+            wheel.insert(run.due_at, run.priority(), run.id, run);
         }
         drop(wheel);
         self.wake_prepare.wake();
@@ -172,6 +179,18 @@ impl NodeClaims {
         lock(&self.lane_waits)
     }
 
+    pub(crate) fn room_waits(&self) -> MutexGuard<'_, RoomWaits> {
+        lock(&self.room_waits)
+    }
+
+    /// An executor may have room: runs that wait for that are tried again.
+    pub(crate) fn wake_room(&self) {
+        let any = lock(&self.room_waits).wake();
+        if any {
+            self.wake_prepare.wake();
+        }
+    }
+
     /// Attempts of these jobs have ended: runs that wait for their lanes are tried again.
     pub(crate) fn wake_lanes(&self, jobs: &[JobId], now: Timestamp) {
         let mut waits = lock(&self.lane_waits);
@@ -193,5 +212,6 @@ impl NodeClaims {
         lock(&self.pending).clear();
         lock(&self.unroutable).clear();
         lock(&self.lane_waits).clear();
+        lock(&self.room_waits).clear();
     }
 }

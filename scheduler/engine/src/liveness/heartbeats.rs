@@ -190,6 +190,7 @@ impl Heartbeats {
         if has_changed {
             self.claims.retry_unroutable();
         }
+        self.claims.wake_room();
         Ok(())
     }
 

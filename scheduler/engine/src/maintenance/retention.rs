@@ -1,23 +1,31 @@
-//! Deletes what has passed its retention: ended runs, entries of the audit log, versions of deleted jobs, ended sessions
-//! and API tokens. Gives their space back. Repairs jobs that have stopped repeating.
+//! Deletes what has passed its retention: ended runs with their logs and outputs, dead letters, entries of the audit log,
+//! versions of deleted jobs, ended sessions and API tokens. Gives their space back. Repairs jobs that have stopped
+//! repeating.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use cueline_model::RunId;
 use cueline_runtime::{Duty, Next};
-use cueline_store::{Audit, Store, StoreError};
+use cueline_store::{Audit, ExpireRequest, Store, StoreError};
 
 pub(crate) struct Retention {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) audit: Arc<dyn Audit>,
     pub(crate) runs_kept_ms: u64,
     pub(crate) audit_kept_ms: u64,
+    pub(crate) letters_kept_ms: u64,
+    /// Where the sweep over the runs goes on; `None` between two sweeps.
+    pub(crate) swept_to: Option<RunId>,
 }
 
 /// Rows of a kind, such as runs or entries, deleted in one transaction. The transaction holds the store's write lock, so it has to be short.
 const BATCH: usize = 500;
 /// The pause between two batches.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
+/// The pause between two parts of a sweep that found less than a batch. A part looks at up to 50,000 runs, so a sweep takes
+/// a small share of the database's time.
+const BETWEEN_PARTS: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_mins(1);
 
 impl Duty for Retention {
@@ -35,21 +43,32 @@ impl Duty for Retention {
                 "repaired fixed-delay jobs that had no next fire time; they repeat again"
             );
         }
-        let deleted = self
-            .store
-            .delete_expired_runs(self.runs_kept_ms, BATCH)
-            .await?;
+        let request = ExpireRequest {
+            age_ms: self.runs_kept_ms,
+            limit: BATCH,
+            after: self.swept_to,
+        };
+        let expired = self.store.expire_runs(request).await?;
+        self.swept_to = expired.next;
         let kept_ms = self.audit_kept_ms;
+        let letters_kept_ms = self.letters_kept_ms;
         let counts = [
-            deleted,
+            expired.runs,
+            expired.logs,
+            expired.outputs,
+            self.store
+                .prune_dead_letters(letters_kept_ms, BATCH)
+                .await?,
             self.audit.prune_audit(kept_ms, BATCH).await?,
             self.audit.prune_versions(kept_ms, BATCH).await?,
             self.store.prune_accounts(kept_ms, BATCH).await?,
         ];
         let has_space = self.store.release_space().await?;
-        let may_be_more = has_space || counts.into_iter().any(|count| count >= BATCH as u64);
-        Ok(Next::After(if may_be_more {
+        let is_full = counts.into_iter().any(|count| count >= BATCH as u64);
+        Ok(Next::After(if has_space || is_full {
             BETWEEN_BATCHES
+        } else if self.swept_to.is_some() {
+            BETWEEN_PARTS
         } else {
             EVERY
         }))

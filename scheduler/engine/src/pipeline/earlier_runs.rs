@@ -31,7 +31,7 @@ impl EarlierRuns {
         if !unread.outstanding.is_empty()
             && let Err(error) = self.read_outstanding(&unread.outstanding).await
         {
-            tracing::warn!(%error, "failed to read the outstanding runs of jobs with the route busyover; they are chosen for without");
+            tracing::warn!(%error, "failed to read the outstanding runs of jobs with the route busyover or any; they are chosen for without");
         }
     }
 

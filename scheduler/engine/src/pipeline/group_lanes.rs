@@ -205,7 +205,7 @@ impl GroupLanes {
         if wait.undecided {
             let mut wheel = self.claims.wheel();
             let later = now.plus_ms(UNDECIDED_WAIT_MS);
-            wheel.insert(later, run.job.spec.priority, run.id, run);
+            wheel.insert(later, run.priority(), run.id, run);
             return;
         }
         if run.maybe_published {

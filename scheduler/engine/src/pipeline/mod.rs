@@ -10,7 +10,8 @@
 //! Wheel and pending triggers are in memory ([`crate::claims`]). Their loss is harmless: the store holds the same runs,
 //! claimed by this node, and the next claim of a live node finds them.
 //!
-//! Prepare reads [`earlier_runs`] where a route depends on them, and [`outstanding_attempts`] keeps them up to date.
+//! Prepare reads [`earlier_runs`] where a route depends on them, and [`outstanding_attempts`] keeps them up to date. Runs that
+//! any executor may take wait for [`room`].
 //!
 //! Runs that are triggered by hand skip the claim stage: [`manual_trigger`] writes them as claimed and puts them on the
 //! wheel.
@@ -30,6 +31,7 @@ pub(crate) mod publish;
 mod quota_planner;
 mod report_batch;
 mod report_bounds;
+pub(crate) mod room;
 pub(crate) mod trigger_requests;
 pub(crate) mod trigger_writer;
 pub(crate) mod unroutable_runs;

@@ -1,4 +1,4 @@
-//! Reads again and again which attempts of `busyover` jobs have not ended: other nodes dispatch and ingest too.
+//! Reads again and again which attempts of `busyover` and `any` jobs have not ended: other nodes dispatch and ingest too.
 
 use std::time::Duration;
 

@@ -90,6 +90,10 @@ impl Planner for SchedulePlanner {
         let (skipped, run) = split_missed(job, &times);
         if let Some(skipped) = skipped {
             plan.runs.push(skipped_run(job, skipped, now));
+            if matches!(job.spec.schedule, Schedule::FixedDelay { .. }) && run.is_empty() {
+                // No run is left whose end would set it.
+                plan.next_fire = plan.next_fire.or_else(|| job.spec.next_fire(now));
+            }
         }
         let excluded = times.excluded.iter().copied();
         plan.runs

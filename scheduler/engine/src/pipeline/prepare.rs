@@ -8,13 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{AttemptId, ExecutorId, ExecutorName, Timestamp};
+use cueline_model::{AttemptId, ExecutorId, ExecutorName, Route, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, Store, StoreError};
 
 use super::burst::{self, MAX_COUNTED};
 use super::earlier_runs::EarlierRuns;
 use super::group_lanes::{BatchLanes, GroupLanes, LaneResults, request};
+use super::room::RoomQueue;
 use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
 use crate::claims::NodeClaims;
@@ -34,6 +35,7 @@ pub(crate) struct Prepare {
     pub(crate) counters: Arc<Counters>,
     pub(crate) unroutable: UnroutableRuns,
     pub(crate) lanes: GroupLanes,
+    pub(crate) room: RoomQueue,
     pub(crate) router: Router,
     pub(crate) earlier_runs: EarlierRuns,
     pub(crate) triggers: TriggerWriter,
@@ -63,6 +65,8 @@ impl Duty for Prepare {
             wheel.pop_due(until, self.batch)
         };
         let runs = self.lanes.take(due, self.batch);
+        self.router.begin_batch();
+        let runs = self.room.take(runs, self.batch, &mut self.router);
         if runs.is_empty() {
             return Ok(self.next_turn());
         }
@@ -87,11 +91,13 @@ impl Duty for Prepare {
             Err(e) => {
                 // The runs may have been marked. Then a new claim finds them `dispatching`, with their executor.
                 self.claims.set_uncertain();
-                let runs = routed.runs.into_iter().chain(routed.unroutable);
-                self.claims.schedule(runs.collect());
+                let others = routed.unroutable.into_iter().chain(routed.without_room);
+                self.claims
+                    .schedule(routed.runs.into_iter().chain(others).collect());
                 return Err(e);
             }
         }
+        self.room.hold(node, routed.without_room).await?;
         if !routed.unroutable.is_empty() {
             self.unroutable.hold(routed.unroutable).await?;
             // An executor that appeared between routing and holding did not wake these runs.
@@ -115,6 +121,14 @@ struct Routed {
     runs: Vec<ClaimedRun>,
     dispatches: Vec<DispatchRequest>,
     unroutable: Vec<ClaimedRun>,
+    /// All executors that could run them are full.
+    without_room: Vec<ClaimedRun>,
+}
+
+/// Why a run gets no executor now.
+enum Unrouted {
+    NoExecutor,
+    NoRoom,
 }
 
 impl Prepare {
@@ -124,21 +138,23 @@ impl Prepare {
             runs: Vec::with_capacity(runs.len()),
             dispatches: Vec::with_capacity(runs.len()),
             unroutable: Vec::new(),
+            without_room: Vec::new(),
         };
         for run in runs {
             let executor = if run.maybe_published {
                 // The trigger may be in that executor's queue. Another executor would run the attempt a second time.
                 lanes.note(&run);
-                run.executor.clone()
+                run.executor.clone().ok_or(Unrouted::NoExecutor)
             } else {
                 self.choose(&run, lanes, now)
             };
             match executor {
-                Some(executor) => {
+                Ok(executor) => {
                     routed.dispatches.push(request(&run, executor));
                     routed.runs.push(run);
                 }
-                None => routed.unroutable.push(run),
+                Err(Unrouted::NoExecutor) => routed.unroutable.push(run),
+                Err(Unrouted::NoRoom) => routed.without_room.push(run),
             }
         }
         routed
@@ -149,21 +165,28 @@ impl Prepare {
         run: &ClaimedRun,
         lanes: &mut BatchLanes,
         now: Timestamp,
-    ) -> Option<ExecutorName> {
+    ) -> Result<ExecutorName, Unrouted> {
         let candidates = self.registry.candidates(&run.job.spec);
         let (router, registry) = (&mut self.router, &self.registry);
+        let mut why_not = Unrouted::NoExecutor;
         let route = || match router.choose(run, &candidates, &**registry, now) {
             Choice::Executor(executor) => Some(executor),
             Choice::NoExecutor => None,
+            Choice::AwaitRoom => {
+                why_not = Unrouted::NoRoom;
+                None
+            }
             Choice::AwaitAnswers => {
                 // The answers put it back on the wheel.
                 registry.await_answers(&run.job.spec.group, &candidates);
                 None
             }
         };
-        let executor = lanes.choose(run, &candidates, route)?;
+        let Some(executor) = lanes.choose(run, &candidates, route) else {
+            return Err(why_not);
+        };
         self.router.record(run, &executor, now);
-        Some(executor)
+        Ok(executor)
     }
 
     /// Writes and signs the triggers of the accepted runs. `begun` lists a part of `dispatches`, in the same order. Returns
@@ -182,6 +205,7 @@ impl Prepare {
             .collect();
         let mut marked = begun.accepted.into_iter().peekable();
         let mut written = Vec::with_capacity(runs.len());
+        let mut leaves_room = false;
         let now = self.clock.now();
         for (run, dispatch) in runs.into_iter().zip(dispatches) {
             if marked.next_if_eq(&dispatch.attempt).is_some() {
@@ -195,15 +219,20 @@ impl Prepare {
                 let session = self.registry.note_given(&executor_of(&run, &dispatch));
                 written.push(self.triggers.write(&run, dispatch, session, now));
             } else if let Some(wait) = waits.remove(&dispatch.attempt) {
+                leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
                 results.get_or_insert_default().waits.push((run, wait));
             } else {
+                leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
                 if let Some((results, place)) = results.as_mut().zip(run.lane()) {
                     results.refused.push(place.lane);
                 }
                 tracing::debug!(run_id = %run.id, "run was cancelled, paused or edited before its trigger was published");
             }
+        }
+        if leaves_room {
+            self.claims.wake_room();
         }
         let pending = self.triggers.sign(written);
         let late_ms = pending
@@ -254,8 +283,10 @@ impl Prepare {
         let linger_ms = self.ahead_ms.cast_signed() / 2;
         let due_ms = due.map(|due| due.since_ms(now) - lead_ms + linger_ms);
         let probe = self.claims.lane_waits().next_probe();
-        let probe_ms = probe.map(|at| at.since_ms(now));
-        let Some(wait_ms) = due_ms.into_iter().chain(probe_ms).min() else {
+        let next_try = self.claims.room_waits().next_try();
+        let waits_ms = probe.into_iter().chain(next_try);
+        let waits_ms = waits_ms.map(|at| at.since_ms(now));
+        let Some(wait_ms) = due_ms.into_iter().chain(waits_ms).min() else {
             return Next::After(LONGEST_WAIT);
         };
         match u64::try_from(wait_ms) {

@@ -125,10 +125,12 @@ impl UnroutableRuns {
 /// When the run ends `unroutable`.
 ///
 /// A release to the store postpones the due time, so the wait of a first attempt counts from its fire time. A child has
-/// the fire time of its parent, which may have run for long, so its wait counts from its due time. The wait begins once
+/// the fire time of its parent, which may have run for long, and a backfill one of the past, so their wait counts from the
+/// due time. The wait begins once
 /// this node listens to heartbeats, because it knows no executors before that.
 fn deadline(run: &ClaimedRun, listening_since: Option<Timestamp>) -> Timestamp {
-    let since = if run.attempt == 1 && run.kind != RunKind::Child {
+    let is_late = matches!(run.kind, RunKind::Child | RunKind::Backfill);
+    let since = if run.attempt == 1 && !is_late {
         run.fire_at
     } else {
         run.due_at

@@ -4,6 +4,7 @@
 //! of them. Candidates are live executors of the job's group that announce its handler and that its selector selects. A
 //! new strategy is a new arm in [`Router::choose`].
 
+mod any;
 pub(crate) mod failover;
 mod least_loaded;
 mod outstanding;
@@ -14,7 +15,7 @@ mod weighted;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cueline_model::{ExecutorName, GroupName, JobId, Route, Timestamp, Weight};
@@ -57,10 +58,15 @@ pub(crate) enum Choice {
     NoExecutor,
     /// Executors have to answer first.
     AwaitAnswers,
+    /// All executors are full.
+    AwaitRoom,
 }
 
 /// At this many rings or cycles the cache is cleared.
 const MAX_CACHED: usize = 1_000;
+
+/// At this many jobs with the route `any`, all are forgotten. Their attempts count again once they get a run.
+const MAX_ANY_JOBS: usize = 1_000;
 
 /// A failover run whose dispatch deadline is nearer than this waits for no answer, in ms.
 const MIN_TIME_TO_WAIT_MS: u64 = 5_000;
@@ -73,6 +79,10 @@ pub(crate) struct Router {
     cycles: HashMap<Candidates, Cycle>,
     usage: Usage,
     outstanding: Arc<Outstanding>,
+    /// Jobs with the route `any`, by group.
+    any_jobs: HashMap<GroupName, HashSet<JobId>>,
+    /// The loads of executors for the runs of one batch, with what the batch has given them.
+    batch_loads: HashMap<GroupName, HashMap<ExecutorName, u64>>,
 }
 
 /// Jobs whose earlier runs this node does not know, and has to read before it chooses.
@@ -93,7 +103,84 @@ impl Router {
             cycles: HashMap::new(),
             usage: Usage::default(),
             outstanding,
+            any_jobs: HashMap::new(),
+            batch_loads: HashMap::new(),
         }
+    }
+
+    /// Begins a batch: what earlier ones have given to executors is known by now.
+    pub(crate) fn begin_batch(&mut self) {
+        self.batch_loads.clear();
+    }
+
+    /// The runs of `any` jobs that the candidates may get now.
+    pub(crate) fn room(
+        &mut self,
+        group: &GroupName,
+        candidates: &Candidates,
+        facts: &impl ExecutorFacts,
+        now: Timestamp,
+    ) -> u64 {
+        let loads = self.loads(group, candidates, facts, now);
+        let pairs = candidates.iter().zip(loads);
+        pairs
+            .map(|(candidate, load)| any::room(candidate, load))
+            .sum()
+    }
+
+    /// The attempts of each candidate: those that it holds by its heartbeats, and at least those of `any` jobs that are
+    /// known to be given to it and not to have ended. What this batch has given counts too.
+    fn loads(
+        &mut self,
+        group: &GroupName,
+        candidates: &Candidates,
+        facts: &impl ExecutorFacts,
+        now: Timestamp,
+    ) -> Vec<u64> {
+        let of = self.batch_loads.entry(group.clone()).or_default();
+        let is_known = candidates.iter().all(|one| of.contains_key(&one.name));
+        if !is_known {
+            let held = facts.loads(group, candidates);
+            let given = match self.any_jobs.get(group) {
+                Some(jobs) => self.outstanding.at_executors(jobs, candidates, now),
+                None => Vec::new(),
+            };
+            for (index, candidate) in candidates.iter().enumerate() {
+                let of_index = |loads: &[u64]| loads.get(index).copied().unwrap_or(0);
+                let load = of_index(&held).max(of_index(&given));
+                of.entry(candidate.name.clone()).or_insert(load);
+            }
+        }
+        candidates
+            .iter()
+            .map(|one| of.get(&one.name).copied().unwrap_or(0))
+            .collect()
+    }
+
+    /// The candidate with room for a run of an `any` job.
+    fn with_room(
+        &mut self,
+        run: &ClaimedRun,
+        candidates: &Candidates,
+        facts: &impl ExecutorFacts,
+        (turn, now): (u64, Timestamp),
+    ) -> Option<usize> {
+        let group = &run.job.spec.group;
+        if self.any_jobs.values().map(HashSet::len).sum::<usize>() >= MAX_ANY_JOBS {
+            self.any_jobs.clear();
+        }
+        let jobs = self.any_jobs.entry(group.clone()).or_default();
+        jobs.insert(run.job.id);
+        let loads = self.loads(group, candidates, facts, now);
+        let index = any::choose(candidates, &loads, turn)?;
+        if let Some(load) = self
+            .batch_loads
+            .get_mut(group)
+            .and_then(|of| of.get_mut(&candidates[index].name))
+        {
+            *load += 1;
+        }
+        Some(index)
     }
 
     /// The executor for `run`.
@@ -132,6 +219,10 @@ impl Router {
             Route::Lfu => self.usage.least_frequent(run.job.id, candidates, now),
             Route::Lru => self.usage.least_recent(run.job.id, candidates, now),
             Route::Busyover => self.outstanding.first_idle(run.job.id, candidates, now),
+            Route::Any => match self.with_room(run, candidates, facts, (turn, now)) {
+                Some(index) => index,
+                None => return Choice::AwaitRoom,
+            },
             Route::LeastLoaded => {
                 let loads = facts.loads(&spec.group, candidates);
                 least_loaded::choose(candidates, &loads, turn)
@@ -155,16 +246,17 @@ impl Router {
     pub(crate) fn record(&mut self, run: &ClaimedRun, executor: &ExecutorName, now: Timestamp) {
         match run.job.spec.route {
             Route::Lfu | Route::Lru => self.usage.record(run.job.id, executor, now),
-            Route::Busyover => self
-                .outstanding
-                .add(run.job.id, run.attempt_id(), executor, now),
+            Route::Busyover | Route::Any => {
+                self.outstanding
+                    .add(run.job.id, run.attempt_id(), executor, now)
+            }
             _ => {}
         }
     }
 
     /// Forgets that `run` goes to an executor, because its trigger is not published.
     pub(crate) fn forget(&self, run: &ClaimedRun) {
-        if run.job.spec.route == Route::Busyover {
+        if matches!(run.job.spec.route, Route::Busyover | Route::Any) {
             self.outstanding.end([run.attempt_id()]);
         }
     }
@@ -176,7 +268,9 @@ impl Router {
             let job = run.job.id;
             match run.job.spec.route {
                 Route::Lfu | Route::Lru if !self.usage.knows(job) => unread.history.push(job),
-                Route::Busyover if !self.outstanding.knows(job) => unread.outstanding.push(job),
+                Route::Busyover | Route::Any if !self.outstanding.knows(job) => {
+                    unread.outstanding.push(job);
+                }
                 _ => {}
             }
         }

@@ -1,9 +1,10 @@
-//! The choice of `busyover`: the first executor whose lane for the job is idle, by the attempts that have not ended.
+//! The choice of `busyover`: the first executor whose lane for the job is idle, by the attempts that have not ended. Also
+//! what executors have of `any` jobs.
 //!
 //! A node knows the attempts that it dispatches and the ends that it ingests. What other nodes dispatch and ingest, it
 //! reads from the store again and again. No executor is asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -86,6 +87,30 @@ impl Outstanding {
         indexed
             .min_by_key(|(_, candidate)| count(candidate))
             .map_or(0, |(index, _)| index)
+    }
+
+    /// The number of attempts of these jobs at each candidate.
+    pub(super) fn at_executors(
+        &self,
+        jobs: &HashSet<JobId>,
+        candidates: &[Candidate],
+        now: Timestamp,
+    ) -> Vec<u64> {
+        if !self.is_used.load(Ordering::Acquire) {
+            return vec![0; candidates.len()];
+        }
+        let mut inner = lock(&self.inner);
+        let mut counts = vec![0; candidates.len()];
+        for job in jobs {
+            let Some(of) = inner.jobs.get_mut(job) else {
+                continue;
+            };
+            of.last_used_at = now;
+            for (count, candidate) in counts.iter_mut().zip(candidates) {
+                *count += of.by_executor.get(&candidate.name).copied().unwrap_or(0);
+            }
+        }
+        counts
     }
 
     /// An attempt of the job is given to `executor`.

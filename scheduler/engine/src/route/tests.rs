@@ -72,7 +72,7 @@ fn run(route: &serde_json::Value, turn: u64) -> ClaimedRun {
     }
 }
 
-const ALL: [&str; 12] = [
+const ALL: [&str; 13] = [
     "first",
     "last",
     "round",
@@ -84,6 +84,7 @@ const ALL: [&str; 12] = [
     "busyover",
     "least_loaded",
     "weighted",
+    "any",
     "broadcast",
 ];
 
@@ -225,6 +226,50 @@ fn the_least_loaded_executor_gets_the_run() {
         choice,
         Choice::Executor("worker-2".parse().expect("a name"))
     );
+}
+
+#[test]
+fn any_gives_an_executor_no_more_than_it_has_room_for() {
+    let facts = Facts {
+        loads: vec![1, 0, 1],
+        answers: Vec::new(),
+    };
+    let candidates: Candidates = Arc::new(
+        names(3)
+            .iter()
+            .map(|one| Candidate {
+                capacity: 1,
+                ..one.clone()
+            })
+            .collect(),
+    );
+    let (mut router, at) = (router(), Timestamp::default());
+    let choose = |router: &mut Router, id| {
+        let mut run = run(&"any".into(), 0);
+        run.id = RunId(id);
+        let choice = router.choose(&run, &candidates, &facts, at);
+        if let Choice::Executor(name) = &choice {
+            router.record(&run, name, at);
+        }
+        (run, choice)
+    };
+    let group = "default".parse().expect("a name");
+    assert_eq!(router.room(&group, &candidates, &facts, at), 1);
+    let second = Choice::Executor("worker-2".parse().expect("a name"));
+    let (first_run, chosen) = choose(&mut router, 1);
+    assert_eq!(chosen, second);
+    assert_eq!(
+        choose(&mut router, 2).1,
+        Choice::AwaitRoom,
+        "in the same batch"
+    );
+    // A heartbeat that was sent before does not hide what was given.
+    router.begin_batch();
+    assert_eq!(router.room(&group, &candidates, &facts, at), 0);
+    assert_eq!(choose(&mut router, 2).1, Choice::AwaitRoom);
+    router.forget(&first_run);
+    router.begin_batch();
+    assert_eq!(choose(&mut router, 2).1, second);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The engine over a real store and a real broker, with a clock that the tests set and executors that they play.
 
 mod admin;
+mod any_route;
 mod audit;
 mod broadcast_hold;
 mod cancel;
@@ -22,6 +23,7 @@ mod late_publish;
 mod lease_times;
 mod misfire;
 mod node_loss;
+mod pauses;
 mod quotas;
 mod random_faults;
 mod reconcile;
@@ -31,6 +33,7 @@ mod retention;
 mod retry;
 mod routing;
 mod routing_by_knowledge;
+mod scripts;
 mod shutdown;
 mod signatures;
 mod single_faults;

@@ -52,6 +52,24 @@ async fn skip_runs_none_and_counts_the_misses() {
     assert!(why.contains("stands for 6 fire times"), "{why}");
 }
 
+/// No run is left whose end would set the next fire time.
+#[tokio::test]
+async fn a_fixed_delay_job_goes_on_after_a_skipped_miss() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let rest = json!({ "schedule": { "after": "10s" }, "misfire": { "policy": "skip" } });
+    fixture.apply("job", rest).await;
+    tick(&mut engine).await;
+    fixture.set(66_000);
+    let e1 = fixture.executor("e1").await;
+    tick(&mut engine).await;
+    let states: Vec<_> = fixture.runs("job").await.iter().map(|r| r.state).collect();
+    assert_eq!(states, [Skipped]);
+    fixture.set(76_000);
+    tick(&mut engine).await;
+    assert_eq!(e1.take_one().await.fire_at, Fixture::at(76_000));
+}
+
 #[tokio::test]
 async fn fire_once_runs_the_newest() {
     let (_, found) = after_silence(json!({ "policy": "fire_once" })).await;

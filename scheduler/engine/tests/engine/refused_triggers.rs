@@ -357,7 +357,7 @@ async fn only_a_signed_trigger_ends_the_attempt(handler: Value) {
     let origins = Origins::InProcess;
     let mut engine = fixture.signing_engine(key.into(), origins).await;
     let mut e1 = fixture.silent_executor("e1").await;
-    let capabilities = ["shell", "native:work"].map(str::to_owned);
+    let capabilities = ["shell:bash", "native:work"].map(str::to_owned);
     e1.heartbeat_with(|heartbeat| heartbeat.capabilities = capabilities.to_vec())
         .await;
     fixture.apply("job", json!({ "handler": handler })).await;

@@ -41,3 +41,37 @@ async fn ended_sessions_and_tokens_are_deleted() {
     engine.delete_expired().await.expect("deletes");
     assert_eq!(fixture.store.calls("prune_accounts"), 1);
 }
+
+/// A sweep goes on at the next turns until nothing is left.
+#[tokio::test]
+async fn what_expires_earlier_by_a_rule_is_deleted_in_batches() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.engine("one").await;
+    let rule = json!({ "retention": { "age": "1m" }, "schedule": { "manual": true } });
+    fixture.apply("short", rule).await;
+    fixture
+        .apply("usual", json!({ "schedule": { "manual": true } }))
+        .await;
+    let mut usual = Vec::new();
+    for _ in 0..2 {
+        usual.push(fixture.trigger("usual").await);
+    }
+    for _ in 0..600 {
+        fixture.trigger("short").await;
+    }
+    for run in fixture.runs("short").await {
+        let cancelled = fixture.real().cancel_run(run.id, &actor("ann")).await;
+        cancelled.expect("cancels");
+    }
+    fixture.clock.advance(60_000);
+    engine.delete_expired().await.expect("deletes");
+    assert_eq!(fixture.runs("short").await.len(), 600, "none is old enough");
+    fixture.clock.advance(1);
+    engine.delete_expired().await.expect("deletes");
+    assert_eq!(fixture.runs("short").await.len(), 100, "a batch is 500");
+    engine.delete_expired().await.expect("deletes");
+    assert_eq!(fixture.runs("short").await.len(), 0);
+    assert_eq!(fixture.runs("usual").await.len(), 2);
+    assert_eq!(fixture.store.calls("expire_runs"), 3);
+    assert_eq!(fixture.store.calls("prune_dead_letters"), 3);
+}

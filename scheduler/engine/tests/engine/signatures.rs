@@ -38,7 +38,7 @@ async fn start_executors(fixture: &Fixture) {
     for group in ["default", "billing"] {
         e1.heartbeat_with(|heartbeat| {
             heartbeat.executor.group = name(group);
-            heartbeat.capabilities = ["shell", "command", "http", "native:work"]
+            heartbeat.capabilities = ["shell:bash", "command", "http", "native:work"]
                 .map(str::to_owned)
                 .to_vec();
         })

@@ -3,8 +3,8 @@
 use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
-    cancel, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs, lanes,
-    log_lines, maintenance, new_runs, runs, trigger, waiting_runs,
+    cancel, children, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest,
+    jobs, lanes, log_lines, new_runs, retention, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
@@ -139,12 +139,14 @@ async fn lanes_use_the_index_of_live_runs_by_job() {
     let analyzed = fixture().await;
     let (new, ..) = loaded(JOBS).await;
     for s in [analyzed, new] {
-        let text = s.plan_of_all(lanes::FACTS, 9).await;
-        for part in ["run_live_job", "Index Cond: (job_id = g.job_id)"] {
-            assert!(text.contains(part), "no {part} in {text}");
-        }
-        for bad in ["Seq Scan", "Hash Join", "Merge Join"] {
-            assert!(!text.contains(bad), "{bad} in {text}");
+        for (sql, parameters) in [(lanes::CONTESTED, 11), (lanes::FACTS, 9)] {
+            let text = s.plan_of_all(sql, parameters).await;
+            for part in ["run_live_job", "Index Cond: (job_id = g.job_id)"] {
+                assert!(text.contains(part), "no {part} in {text}");
+            }
+            for bad in ["Seq Scan", "Hash Join", "Merge Join"] {
+                assert!(!text.contains(bad), "{bad} in {text}");
+            }
         }
         let (ids, ..) = s.some();
         let ones = vec![1_i32; ids.len()];
@@ -270,14 +272,27 @@ async fn follow_ups_use_their_indexes() {
         q.bind(vec![1_i64]).bind(vec![1_i64])
     })
     .await;
-    s.check(follow_ups::SUCCEEDED_FIRES, "run_270305_fire", |q| {
+    s.check(children::ENDED_FIRES, "run_270305_fire", |q| {
         q.bind(&ids).bind(first).bind(end - 1)
     })
     .await;
-    s.check(follow_ups::CHILDREN, "job_children", |q| {
+    s.check(children::LOCK_WITH_CHILDREN, "job_due_pkey", |q| {
         q.bind(vec![1_i64, 2])
     })
     .await;
+    s.check(children::CHILDREN, "job_due_pkey", |q| {
+        q.bind(vec![1_i64, 2]).bind(START_MS)
+    })
+    .await;
+    for statement in [children::PARENTS, children::AHEAD, children::OUTPUTS] {
+        s.check(statement, "run_270305_fire", |q| {
+            q.bind(vec![high])
+                .bind(vec![1_i64])
+                .bind(first)
+                .bind(end - 1)
+        })
+        .await;
+    }
     s.check(trigger::RUNS_OF_REQUEST, "run_270305_fire", |q| {
         q.bind(high).bind(1_i64).bind(first).bind(end)
     })
@@ -302,7 +317,7 @@ async fn follow_ups_use_their_indexes() {
     .await;
     let text = s
         .plan(waiting_runs::END, |q| {
-            q.bind(vec![1_i64]).bind(now).bind("x")
+            q.bind(vec![1_i64]).bind(now).bind("x").bind(i64::MAX)
         })
         .await;
     assert!(
@@ -325,8 +340,37 @@ async fn retention_uses_indexes() {
     let s = fixture().await;
     let (_, _, high) = s.some();
     let (first, end) = Day::of_run(high).ids();
-    s.check(maintenance::EXPIRED, "run_270305_pkey", |q| {
+    s.check(retention::EXPIRED, "run_270305_pkey", |q| {
         q.bind(first).bind(end).bind(50_i64).bind(1_i64).bind(first)
+    })
+    .await;
+    for index in ["run_270305_pkey", "job_pkey", "run_log_270305_pkey"] {
+        s.check(retention::EXPIRED_BY_RULES, index, |q| {
+            q.bind(first)
+                .bind(end)
+                .bind(50_i64)
+                .bind(1_i64)
+                .bind(first)
+                .bind(START_MS)
+        })
+        .await;
+    }
+    for index in ["run_270305_pkey", "job_pkey"] {
+        s.check(drop_day::CHECK_WINDOW_BY_RULES, index, |q| {
+            q.bind(first)
+                .bind(end)
+                .bind(1_i64)
+                .bind(50_i64)
+                .bind(START_MS)
+        })
+        .await;
+    }
+    s.check(retention::TO_PRUNE, "run_270305_pkey", |q| {
+        q.bind(vec![high])
+            .bind(high)
+            .bind(high)
+            .bind(first)
+            .bind(end)
     })
     .await;
     s.check(drop_day::CHECK_WINDOW, "run_270305_pkey", |q| {

@@ -9,6 +9,7 @@ mod lost_commits;
 mod opening;
 mod partitions;
 mod recovery;
+mod retention;
 mod round_trips;
 mod test_database;
 mod tls;

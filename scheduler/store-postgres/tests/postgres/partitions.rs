@@ -10,7 +10,7 @@ use cueline_model::{
 };
 use cueline_store::{
     AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, FiredRuns, NodeId, Plan,
-    PlannedRun, Planner, Store,
+    PlannedRun, Planner, RetentionStore as _, Store,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -19,34 +19,34 @@ use tokio::task::JoinHandle;
 
 use crate::test_database::TestDatabase;
 
-const DAY_MS: i64 = 24 * 3_600_000;
-const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+pub(crate) const DAY_MS: i64 = 24 * 3_600_000;
+pub(crate) const WEEK_MS: u64 = 7 * 24 * 3_600_000;
 const DAYS: &str =
     "SELECT string_agg(right(c.relname, 6), ' ' ORDER BY c.relname) FROM pg_inherits i
     JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'run'::regclass";
 
 /// 2027-03-01T12:00:00Z.
-const START_MS: i64 = 1_803_902_400_000;
+pub(crate) const START_MS: i64 = 1_803_902_400_000;
 
-struct Fixture {
-    database: TestDatabase,
+pub(crate) struct Fixture {
+    pub(crate) database: TestDatabase,
     clock: Arc<AtomicI64>,
 }
 
 impl Fixture {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self {
             database: TestDatabase::migrated().await,
             clock: Arc::new(AtomicI64::new(START_MS)),
         }
     }
 
-    async fn open(&self) -> PgStore {
+    pub(crate) async fn open(&self) -> PgStore {
         self.open_with(PgOptions::default()).await
     }
 
     /// A store whose calls fail if they wait for a lock for longer than a retention waits.
-    async fn open_impatient(&self) -> PgStore {
+    pub(crate) async fn open_impatient(&self) -> PgStore {
         self.open_with(PgOptions {
             // A retention waits for 200 ms, but the machine may stand still meanwhile.
             lock_timeout: Duration::from_secs(6),
@@ -68,21 +68,21 @@ impl Fixture {
             .expect("opens")
     }
 
-    fn days(&self) -> String {
+    pub(crate) fn days(&self) -> String {
         self.database.sql(DAYS)
     }
 
-    fn count(&self, table: &str) -> String {
+    pub(crate) fn count(&self, table: &str) -> String {
         let sql = format!("SELECT count(*) FROM {table}");
         self.database.sql(&sql)
     }
 
-    fn advance(&self, by_ms: i64) {
+    pub(crate) fn advance(&self, by_ms: i64) {
         self.clock.fetch_add(by_ms, Ordering::SeqCst);
     }
 
     /// A connection of another program that has begun a transaction with this statement.
-    async fn transaction(&self, statement: &str) -> PgConnection {
+    pub(crate) async fn transaction(&self, statement: &str) -> PgConnection {
         let mut other = PgConnection::connect(&self.database.url())
             .await
             .expect("connects");
@@ -92,24 +92,29 @@ impl Fixture {
     }
 
     /// Waits until a call waits for a lock that the test holds.
-    async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
+    pub(crate) async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
+        self.until_waiting_beside(0, call).await;
+    }
+
+    /// The same while so many others wait for a lock.
+    pub(crate) async fn until_waiting_beside<T>(&self, others: u32, call: &JoinHandle<T>) {
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        while self.database.sql(waits) == "0" {
+        while self.database.sql(waits) != (others + 1).to_string() {
             assert!(!call.is_finished(), "it does not wait");
             tokio::task::yield_now().await;
         }
     }
 
     /// The number of exclusive locks on tables of runs, held or waited for.
-    fn exclusive_locks(&self) -> String {
+    pub(crate) fn exclusive_locks(&self) -> String {
         let count = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
             JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
-            WHERE l.mode = 'AccessExclusiveLock' AND c.relname LIKE 'run%'";
+            WHERE l.mode = 'AccessExclusiveLock' AND l.locktype = 'relation' AND c.relname LIKE 'run%'";
         self.database.sql(count)
     }
 
     /// A store with a run of 1 March that ended there. Now it is 9 March.
-    async fn with_an_expired_day(&self) -> (Arc<PgStore>, NodeId, RunId) {
+    pub(crate) async fn with_an_expired_day(&self) -> (Arc<PgStore>, NodeId, RunId) {
         let store = self.open().await;
         store
             .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
@@ -125,7 +130,7 @@ impl Fixture {
     }
 
     /// Fires and dispatches a run of today.
-    async fn fire_and_dispatch(&self, store: &PgStore, node: NodeId) -> RunId {
+    pub(crate) async fn fire_and_dispatch(&self, store: &PgStore, node: NodeId) -> RunId {
         self.advance(1_000);
         let run = fire(store, node, &At(0)).await.runs.remove(0);
         let request = DispatchRequest {
@@ -141,7 +146,7 @@ impl Fixture {
 }
 
 /// Fires at a fire time that is this far from the present.
-struct At(i64);
+pub(crate) struct At(pub(crate) i64);
 
 impl Planner for At {
     fn plan(&self, job: &Job, _due: Timestamp, now: Timestamp, _live: &[ExecutorName]) -> Plan {
@@ -159,14 +164,14 @@ impl Planner for At {
     }
 }
 
-fn spec() -> JobSpec {
+pub(crate) fn spec() -> JobSpec {
     serde_json::from_value(serde_json::json!({
         "name": "a", "group": "default", "schedule": { "every": "1s" }, "handler": { "native": "noop" },
     }))
     .expect("a definition")
 }
 
-async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
+pub(crate) async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
     let request = FireDueRequest {
         node,
         horizon_ms: 0,
@@ -176,7 +181,7 @@ async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
     store.fire_due(request, planner).await.expect("fires")
 }
 
-async fn end(store: &PgStore, run: RunId, now_ms: i64) {
+pub(crate) async fn end(store: &PgStore, run: RunId, now_ms: i64) {
     let id = AttemptId { run, attempt: 1 };
     let outcome = Outcome::new(OutcomeKind::Cancelled, Timestamp::from_millis(now_ms));
     let ended = AttemptReport {

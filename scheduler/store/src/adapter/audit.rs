@@ -2,8 +2,8 @@
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
 use cueline_model::{
-    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, RunId,
-    RunState, StoreId, Timestamp,
+    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, Retention,
+    RunId, RunState, ScriptName, StoreId, Timestamp, WindowSpec, exclusion::WindowTime,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,8 +12,9 @@ use super::convert::{corrupt, parse_name, sha256_hex, to_u64, without_nul};
 use super::definitions::{parse_definition, serialize_definition};
 use super::worker_keys::{EnrolmentWrites, TokenRow};
 use crate::{
-    AuditEntry, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES, NewAuditEntry, NewEnrolmentToken,
-    NewWorkerKey, Quotas, StoreError, TriggerRequest, WorkerKeyState,
+    AuditEntry, AuditResult, Backfill, BackfillChange, JobVersion, MAX_AUDIT_VALUE_BYTES,
+    NewAuditEntry, NewBackfill, NewEnrolmentToken, NewWorkerKey, Quotas, StoreError,
+    TriggerRequest, WorkerKeyState,
 };
 
 /// The most entries that one statement writes. With values of [`MAX_AUDIT_VALUE_BYTES`], they take 32 MiB.
@@ -231,24 +232,125 @@ pub fn calendar_changed(
     }
 }
 
-/// A maintenance window that was added or deleted, with its text. Without a namespace it is about all.
+/// A script that was saved or deleted: its newest version before and after, and the number of jobs that got a new version.
+pub fn script_changed(
+    by: &Actor,
+    name: &ScriptName,
+    before: Option<Value>,
+    after: Option<Value>,
+    jobs: usize,
+) -> NewAuditEntry {
+    let action = match (&before, &after) {
+        (None, _) => "script.create",
+        (Some(_), Some(_)) => "script.update",
+        (Some(_), None) => "script.delete",
+    };
+    let detail = match jobs {
+        0 => String::new(),
+        jobs => format!("new versions of jobs: {jobs}"),
+    };
+    NewAuditEntry {
+        namespace: Some(name.namespace()),
+        detail,
+        before: before.map(|value| value.to_string()),
+        after: after.map(|value| value.to_string()),
+        ..entry(by, action, name.as_str())
+    }
+}
+
+/// A version of a script in the audit log.
+pub fn script_value(version: i64, language: &str, text: &str, remark: Option<&str>) -> Value {
+    let mut value = json!({ "version": version, "language": language, "text": text });
+    if let Some(remark) = remark {
+        value["remark"] = remark.into();
+    }
+    value
+}
+
+/// A maintenance window or a pause that began or ended, with its text. Without a namespace it is about all.
 pub fn window_changed(
     by: &Actor,
     id: i64,
-    namespace: Option<Namespace>,
+    spec: &WindowSpec,
     before: Option<String>,
     after: Option<String>,
 ) -> NewAuditEntry {
-    let action = if after.is_some() {
-        "window.add"
-    } else {
-        "window.delete"
+    let is_pause = matches!(spec.time, WindowTime::Pause { .. });
+    let action = match (is_pause, after.is_some()) {
+        (false, true) => "window.add",
+        (false, false) => "window.delete",
+        (true, true) => "pause.start",
+        (true, false) => "pause.end",
     };
     NewAuditEntry {
-        namespace,
+        namespace: spec.scope.namespace.clone(),
+        group: spec.scope.group.clone(),
         before,
         after,
         ..entry(by, action, id.to_string())
+    }
+}
+
+/// Runs of a job that were deleted by hand, in ascending order.
+pub fn runs_pruned(by: &Actor, job: &JobName, group: &GroupName, runs: &[i64]) -> NewAuditEntry {
+    let range = match (runs.iter().min(), runs.iter().max()) {
+        (Some(first), Some(last)) if first != last => {
+            format!("{} runs, from run {first} to run {last}", runs.len())
+        }
+        (Some(only), _) => format!("run {only}"),
+        (None, _) => String::new(),
+    };
+    NewAuditEntry {
+        detail: range,
+        ..entry_in_group(by, "run.prune", group, job.as_str())
+    }
+}
+
+/// The retention of a group that was set, changed or deleted.
+pub fn retention_changed(
+    by: &Actor,
+    group: &GroupName,
+    before: Option<&Retention>,
+    after: Option<&Retention>,
+) -> NewAuditEntry {
+    let action = if after.is_some() {
+        "retention.set"
+    } else {
+        "retention.delete"
+    };
+    let value = |rule: &Retention| json!(rule).to_string();
+    NewAuditEntry {
+        before: before.map(value),
+        after: after.map(value),
+        ..entry_in_group(by, action, group, group.as_str())
+    }
+}
+
+/// A backfill that was started, with what it does.
+pub fn backfill_started(new: &NewBackfill, id: i64, group: &GroupName) -> NewAuditEntry {
+    let value = json!({
+        "id": id,
+        "from": new.from.to_string(),
+        "to": new.to.to_string(),
+        "parallel": new.parallel,
+        "include_excluded": new.include_excluded,
+        "fires": new.total,
+    });
+    NewAuditEntry {
+        after: Some(value.to_string()),
+        detail: format!("backfill {id}"),
+        ..entry_in_group(&new.by, "backfill.start", group, new.job.as_str())
+    }
+}
+
+/// A backfill that was paused, resumed or cancelled.
+pub fn backfill_changed(by: &Actor, change: BackfillChange, backfill: &Backfill) -> NewAuditEntry {
+    let action = format!("backfill.{}", change.as_str());
+    NewAuditEntry {
+        before: Some(json!({ "state": backfill.state.as_str() }).to_string()),
+        after: Some(json!({ "state": change.state().as_str() }).to_string()),
+        detail: format!("backfill {}", backfill.id),
+        ..entry_in_group(by, &action, &backfill.group, backfill.job.as_str())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cueline_model::{RunId, RunState, Shard, Timestamp};
+use cueline_model::{RunId, RunKind, RunState, Shard, Timestamp};
 use serde::Deserialize;
 
 use super::convert::{flag, parse_name, run_kind, run_state, to_u32, to_u64};
@@ -32,8 +32,7 @@ pub struct ClaimedRow {
     pub published_group: Option<String>,
     pub job_id: i64,
     pub job_version: i64,
-    /// Retries and reruns together.
-    pub failures: i64,
+    pub retries: i64,
 }
 
 /// The jobs of claimed runs, with their versions.
@@ -78,11 +77,12 @@ fn claimed_run(row: ClaimedRow, jobs: &JobsById) -> Result<ClaimedRun, StoreErro
     let maybe_published = row.maybe_published && run_state(row.state)? == RunState::Dispatching;
     let group = row.published_group.filter(|_| maybe_published);
     let executor = row.executor.filter(|_| row.pinned || maybe_published);
+    let kind = run_kind(row.kind)?;
     Ok(ClaimedRun {
         id: RunId(row.id),
         attempt: to_u32(row.attempt),
         job: in_published_group(job_of(jobs, row.job_id)?, group.as_deref())?,
-        kind: run_kind(row.kind)?,
+        kind,
         fire_at: Timestamp::from_millis(row.fire_at),
         due_at: Timestamp::from_millis(row.due_at),
         shard: Shard {
@@ -94,7 +94,7 @@ fn claimed_run(row: ClaimedRow, jobs: &JobsById) -> Result<ClaimedRun, StoreErro
         executor: executor.as_deref().map(parse_name).transpose()?,
         sequence: to_u64(row.sequence),
         maybe_published,
-        lane_at: Timestamp::from_millis(if row.failures == 0 {
+        lane_at: Timestamp::from_millis(if row.retries == 0 && kind != RunKind::Backfill {
             row.fire_at
         } else {
             row.due_at

@@ -61,10 +61,24 @@ macro_rules! with_store_methods {
             read changed_runs(known: &[KnownRun]) -> ChangedRuns: "read changes of runs";
             read jobs_fingerprint() -> JobsFingerprint: "read whether jobs have changed";
             read job_briefs(after: Option<JobId>, limit: usize) -> Vec<JobBrief>: "list the versions of jobs";
-            write delete_expired_runs(older_than_ms: u64, limit: usize) -> u64: "delete expired runs";
             write prune_accounts(older_than_ms: u64, limit: usize) -> u64: "delete ended sessions and API tokens";
             write release_space() -> bool: "give space back to the file system";
             write repair_fixed_delay_jobs() -> u64: "repair fixed-delay jobs";
+        }
+    };
+}
+
+/// As [`with_store_methods`](crate::with_store_methods), with the methods of [`RetentionStore`](crate::RetentionStore) that
+/// an adapter implements.
+#[macro_export]
+macro_rules! with_retention_methods {
+    ($implement:ident) => {
+        $implement! {
+            read retention_rules(group: Option<&GroupName>) -> Vec<GroupRetention>: "read the retention of groups";
+            write set_retention(group: &GroupName, rule: &Retention, by: &Actor) -> bool: "set the retention of a group";
+            write expire_runs(request: ExpireRequest) -> Expired: "delete expired runs";
+            write prune_runs(request: &PruneRequest, by: &Actor) -> Pruned: "prune runs";
+            write prune_dead_letters(older_than_ms: u64, limit: usize) -> u64: "delete expired dead letters";
         }
     };
 }

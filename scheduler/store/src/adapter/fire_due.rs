@@ -126,7 +126,7 @@ pub fn plan_due_jobs(
             let counts = planned.skipped.is_none();
             let is_first = counts && planned.shard.index == 0;
             let mut run = NewRun::planned(job, run_count, request.node, planned);
-            run.silent_note = note.clone().filter(|_| is_first);
+            run.left_out = note.clone().filter(|_| is_first);
             runs.push(run);
             run_count += i64::from(counts);
         }

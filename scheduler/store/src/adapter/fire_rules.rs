@@ -14,8 +14,8 @@ use super::convert::corrupt;
 use super::definitions::JobsById;
 use super::new_run::NewRun;
 use crate::{
-    Change, ErrorKind, MAX_CALENDARS_OF_NAMESPACE, MAX_WINDOWS, NodeId, PlannedRun, Precondition,
-    Revision, SkippedFires, StoreError,
+    Change, ErrorKind, MAX_CALENDARS_OF_NAMESPACE, NodeId, PlannedRun, Precondition, Revision,
+    SkippedFires, StoreError,
 };
 
 /// How long before its time a job is planned, in milliseconds, where the engine does not say it.
@@ -24,8 +24,8 @@ const CLAIMED_AHEAD_MS: u64 = 1_500;
 /// The most jobs that a refusal names.
 const MAX_NAMED: usize = 5;
 
-/// The fire rules of a store: revision, calendars (version, definition) and windows (id, definition), the latter two as JSON
-/// lists.
+/// The fire rules of a store: revision, calendars (version, definition) and windows (id, definition, end by a person), the
+/// latter two as JSON lists.
 pub type RulesRow = (i64, String, String);
 
 /// A stored calendar: id, version, definition.
@@ -69,14 +69,15 @@ impl RulesCache {
 ///
 /// [`ErrorKind::Broken`] if the lists are not JSON.
 pub fn parse_rules((revision, calendars, windows): RulesRow) -> Result<FireRules, StoreError> {
-    let list = |text: &str| -> Result<Vec<(i64, String)>, StoreError> {
-        serde_json::from_str(text).map_err(|e| corrupt("failed to read calendars and windows", e))
-    };
+    let unreadable = |e| corrupt("failed to read calendars and windows", e);
+    let calendars: Vec<(i64, String)> = serde_json::from_str(&calendars).map_err(unreadable)?;
+    let windows: Vec<(i64, String, Option<i64>)> =
+        serde_json::from_str(&windows).map_err(unreadable)?;
     let mut rules = FireRules {
         revision,
         ..FireRules::default()
     };
-    for (version, definition) in list(&calendars)? {
+    for (version, definition) in calendars {
         match serde_json::from_str::<CalendarSpec>(&definition) {
             Ok(spec) => {
                 let name = spec.name.clone();
@@ -89,9 +90,13 @@ pub fn parse_rules((revision, calendars, windows): RulesRow) -> Result<FireRules
             }
         }
     }
-    for (id, definition) in list(&windows)? {
+    for (id, definition, ended_at) in windows {
         match serde_json::from_str::<WindowSpec>(&definition) {
-            Ok(spec) => rules.windows.push(Arc::new(MaintenanceWindow { id, spec })),
+            Ok(spec) => rules.windows.push(Arc::new(MaintenanceWindow {
+                id,
+                spec,
+                ended_at: ended_at.map(Timestamp::from_millis),
+            })),
             Err(error) => {
                 tracing::error!(window = id, %error, "failed to read a maintenance window; it excludes nothing. Upgrade this node, or delete the window");
             }
@@ -110,6 +115,8 @@ pub struct DueColumns {
     pub excluded_from: Option<i64>,
     /// The revision of the rules, or 0 if no rule is about the job.
     pub rules: i64,
+    /// When the last pause of its scope ends. Until then nothing of the job is dispatched again, apart from manual runs.
+    pub paused_until: Option<i64>,
 }
 
 impl DueColumns {
@@ -119,8 +126,7 @@ impl DueColumns {
         if exclusions.is_empty() {
             return Self {
                 next_fire_at: next.map(Timestamp::as_millis),
-                excluded_from: None,
-                rules: 0,
+                ..Self::default()
             };
         }
         let next = next.filter(|_| spec.is_enabled());
@@ -130,6 +136,7 @@ impl DueColumns {
             next_fire_at: at.map(Timestamp::as_millis),
             excluded_from: excluded_from.map(Timestamp::as_millis),
             rules: rules.revision,
+            paused_until: exclusions.paused_until().map(Timestamp::as_millis),
         }
     }
 }
@@ -146,22 +153,30 @@ pub struct Replanned {
     pub columns: DueColumns,
 }
 
-/// New plans of jobs at `now`. A fire time that is due already stays due. The runs that were written ahead of their fire time
-/// have to be deleted in the same transaction.
+/// New plans of jobs at `now`, after a change of the rules at `changed_at`. A fire time that is due already stays due. The
+/// runs that were written ahead of their fire time have to be deleted in the same transaction.
+///
+/// A job with excluded fire times is planned again from the change on, because some of them may not be excluded any more.
+/// Those before the change are [accounted for](account_excluded).
 pub fn replan(
     rows: &[DueRow],
     jobs: &JobsById,
     rules: &FireRules,
-    now: Timestamp,
+    (changed_at, now): (Timestamp, Timestamp),
 ) -> Vec<Replanned> {
-    let plan = |&(id, next, _, enabled): &DueRow| {
+    let plan = |&(id, next, excluded_from, enabled): &DueRow| {
         let spec = &jobs.get(&id)?.spec;
         let is_fixed_delay = matches!(spec.schedule, Schedule::FixedDelay { .. });
         let stored = next.map(Timestamp::from_millis);
+        let since = if excluded_from.is_some() {
+            changed_at
+        } else {
+            now
+        };
         let next = match stored {
             _ if !enabled => None,
-            Some(at) if at <= now || is_fixed_delay => Some(at),
-            _ => spec.next_fire(now),
+            Some(at) if at <= since || is_fixed_delay => Some(at),
+            _ => spec.next_fire(since),
         };
         Some(Replanned {
             job: id,
@@ -218,8 +233,6 @@ fn skipped_run(
 pub enum About<'a> {
     /// Jobs that use one of these calendars.
     Calendars(&'a BTreeSet<CalendarName>),
-    /// Jobs in the scope of the window.
-    Window(&'a WindowSpec),
     /// Jobs whose fire times depend on one of these time zones.
     Zones(&'a BTreeSet<String>, &'a FireRules),
 }
@@ -233,7 +246,6 @@ impl About<'_> {
                 let first = namespaces.next()?;
                 namespaces.all(|other| other == first).then_some(first)
             }
-            Self::Window(spec) => spec.scope.namespace.clone(),
             Self::Zones(..) => None,
         }
     }
@@ -242,7 +254,6 @@ impl About<'_> {
     pub fn has(&self, spec: &JobSpec) -> bool {
         match self {
             Self::Calendars(names) => spec.calendar_names().any(|name| names.contains(&name)),
-            Self::Window(window) => window.scope.has(spec),
             Self::Zones(zones, rules) => {
                 spec.schedule.zones().any(|zone| zones.contains(zone))
                     || rules.of(spec).zones().any(|zone| zones.contains(zone))
@@ -370,28 +381,6 @@ pub fn refuse_used_calendar(name: &CalendarName, jobs: &[Arc<Job>]) -> Result<()
     ))
 }
 
-/// The windows to delete before another one is added: those that are over, if there is no room.
-///
-/// # Errors
-///
-/// [`ErrorKind::Conflict`] if there is no room without them.
-pub fn room_for_window(rules: &FireRules, now: Timestamp) -> Result<Vec<i64>, StoreError> {
-    if rules.windows.len() < MAX_WINDOWS {
-        return Ok(Vec::new());
-    }
-    let over = rules.windows.iter().filter(|w| w.spec.time.is_over(now));
-    let over: Vec<i64> = over.map(|window| window.id).collect();
-    if over.is_empty() {
-        return Err(StoreError::new(
-            ErrorKind::Conflict,
-            format!(
-                "failed to add the maintenance window: there are {MAX_WINDOWS} that are not over; delete some"
-            ),
-        ));
-    }
-    Ok(over)
-}
-
 /// The zones with other rules than the stored ones. A zone that is not stored has changed nothing yet.
 pub fn changed_zones(stored: &[(String, i64)], zones: &[ZoneDigest]) -> BTreeSet<String> {
     let stored: HashMap<&str, i64> = stored.iter().map(|(n, d)| (n.as_str(), *d)).collect();
@@ -450,7 +439,7 @@ mod tests {
         let at = |next, enabled| {
             let rows = [(1, next, None, enabled)];
             let now = Timestamp::from_millis(25_000);
-            replan(&rows, &jobs, &FireRules::default(), now)[0]
+            replan(&rows, &jobs, &FireRules::default(), (now, now))[0]
                 .columns
                 .next_fire_at
         };

@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cueline_model::{
-    Actor, FireRules, GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp,
+    Actor, After, FireRules, GroupName, Job, JobId, JobName, JobSpec, Schedule, Timestamp,
 };
 
 use super::audit::{job_created, job_updated, stored_actor};
 use super::convert::to_i64;
 use super::definitions::serialize_definition;
 use super::fire_rules::DueColumns;
-use super::parents::parent_of;
+use super::retention::{RuleColumns, rule_columns};
 use crate::{
     AppliedJob, Change, ErrorKind, JobPreconditions, NewAuditEntry, Revision, StoreError,
     require_jobs,
@@ -39,6 +39,8 @@ pub struct JobColumns<'a> {
     pub enabled: bool,
     /// Whether the next fire time counts from the end of a run.
     pub fixed_delay: bool,
+    /// Its retention rule.
+    pub kept: RuleColumns,
 }
 
 impl<'a> JobColumns<'a> {
@@ -66,6 +68,7 @@ impl<'a> JobColumns<'a> {
             due: DueColumns::new(spec, rules, next_fire_at),
             enabled,
             fixed_delay: is_fixed_delay(spec),
+            kept: rule_columns(&spec.retention),
         })
     }
 }
@@ -157,25 +160,17 @@ impl ApplyPlan {
     }
 
     /// The effects of the changes besides written definitions. `created` has the ids of the new jobs.
-    ///
-    /// # Errors
-    ///
-    /// As [`parent_of`].
-    pub fn side_effects(
-        &self,
-        created: &HashMap<JobName, JobId>,
-    ) -> Result<SideEffects, StoreError> {
+    pub fn side_effects(&self, created: &HashMap<JobName, JobId>) -> SideEffects {
         let mut effects = SideEffects::default();
         for spec in self.new_jobs() {
-            if let (Some(parent), Some(id)) = (parent_of(spec)?, created.get(&spec.name)) {
-                effects.parents.insert(parent.clone());
-                effects.links.push((*id, Some(parent.clone())));
+            if let (Some(after), Some(id)) = (&spec.after, created.get(&spec.name)) {
+                effects.link(*id, after);
             }
         }
         for update in self.updates() {
-            effects.add(update)?;
+            effects.add(update);
         }
-        Ok(effects)
+        effects
     }
 
     /// The entries of the audit log for the changes, in the order of the given definitions.
@@ -242,14 +237,40 @@ pub struct SideEffects {
     pub still_fixed_delay: Vec<JobId>,
     /// Jobs that moved, with their old group. Their published attempts stay in it.
     pub moved: Vec<(JobId, GroupName)>,
-    /// Jobs with a new parent, or none.
-    pub links: Vec<(JobId, Option<JobName>)>,
-    /// Jobs that gained or lost a child.
+    /// Jobs whose links to parents are replaced by those in `links`.
+    pub unlinked: Vec<JobId>,
+    /// New links to parents.
+    pub links: Vec<ParentLink>,
+    /// Jobs that gained or lost a child, or one that starts after other ends than before.
     pub parents: BTreeSet<JobName>,
 }
 
+/// A new link between a child and one of its parents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentLink {
+    /// The child.
+    pub child: JobId,
+    /// A job that it runs after.
+    pub parent: JobName,
+    /// Whether it waits for all of its parents.
+    pub waits_for_all: bool,
+    /// Whether a failure of the parent may start it.
+    pub after_failure: bool,
+}
+
 impl SideEffects {
-    fn add(&mut self, JobUpdate { job, spec }: JobUpdate<'_>) -> Result<(), StoreError> {
+    fn link(&mut self, child: JobId, after: &After) {
+        self.parents.extend(after.names().iter().cloned());
+        self.links
+            .extend(after.names().iter().map(|parent| ParentLink {
+                child,
+                parent: parent.clone(),
+                waits_for_all: after.waits_for_all(),
+                after_failure: after.on.includes_failure(),
+            }));
+    }
+
+    fn add(&mut self, JobUpdate { job, spec }: JobUpdate<'_>) {
         self.updated.push(job.id);
         if job.spec.group != spec.group {
             self.moved.push((job.id, job.spec.group.clone()));
@@ -262,12 +283,13 @@ impl SideEffects {
             (true, true) => self.still_fixed_delay.push(job.id),
             _ => {}
         }
-        let (old, new) = (parent_of(&job.spec)?, parent_of(spec)?);
-        if old != new {
-            self.parents.extend(old.into_iter().chain(new).cloned());
-            self.links.push((job.id, new.cloned()));
+        if job.spec.after != spec.after {
+            self.unlinked.push(job.id);
+            self.parents.extend(job.spec.parents().iter().cloned());
+            if let Some(after) = &spec.after {
+                self.link(job.id, after);
+            }
         }
-        Ok(())
     }
 }
 

@@ -40,6 +40,7 @@ impl LedgerRun {
             run: Some(self.run),
             shard: Some(to_u32(self.shard_index)),
             state: Some(run_state(self.state)?),
+            pruned: false,
         })
     }
 }
@@ -99,8 +100,17 @@ pub fn expected_fire_times(
     times
 }
 
+/// What a ledger knows of fire times without a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WithoutRun {
+    /// These are skipped, and get their run later.
+    pub excluded: ExcludedRange,
+    /// The last fire time whose run may have been deleted. `None` if none was.
+    pub pruned_until: Option<i64>,
+}
+
 /// At most `limit` entries for `times`. A fire time gets its runs. If it has none, it gets the skipped run that
-/// accounts for it, or no run. One in `excluded` is skipped and gets its run later. `runs` have to be sorted by fire time and shard, `skipped` by `last`.
+/// accounts for it, or no run. `runs` have to be sorted by fire time and shard, `skipped` by `last`.
 ///
 /// # Errors
 ///
@@ -109,7 +119,7 @@ pub fn ledger_entries(
     times: &[Timestamp],
     runs: &[LedgerRun],
     skipped: &[SkippedRange],
-    excluded: ExcludedRange,
+    without_run: WithoutRun,
     limit: usize,
 ) -> Result<Vec<LedgerEntry>, StoreError> {
     let mut entries = Vec::with_capacity(times.len());
@@ -121,7 +131,7 @@ pub fn ledger_entries(
             found = true;
         }
         if !found {
-            entries.push(entry_without_run(at, skipped, excluded));
+            entries.push(entry_without_run(at, skipped, without_run));
         }
     }
     entries.truncate(limit);
@@ -131,9 +141,11 @@ pub fn ledger_entries(
 fn entry_without_run(
     at: Timestamp,
     skipped: &[SkippedRange],
-    excluded: ExcludedRange,
+    without_run: WithoutRun,
 ) -> LedgerEntry {
-    let is_excluded = excluded.is_some_and(|(from, until)| from <= at && at < until);
+    let is_excluded = without_run
+        .excluded
+        .is_some_and(|(from, until)| from <= at && at < until);
     let before = skipped.partition_point(|range| range.last < at);
     let range = skipped
         .get(before..)
@@ -145,6 +157,11 @@ fn entry_without_run(
         run: range.map(|range| range.run),
         shard: range.map(|_| 0),
         state: (range.is_some() || is_excluded).then_some(RunState::Skipped),
+        pruned: range.is_none()
+            && !is_excluded
+            && without_run
+                .pruned_until
+                .is_some_and(|until| at.as_millis() <= until),
     }
 }
 
@@ -174,7 +191,8 @@ mod tests {
         }];
         let runs = [run(1, 5, 0), run(1, 6, 1)];
         let times = [at(1), at(2), at(4)];
-        let got = ledger_entries(&times, &runs, &skipped, None, 10).expect("known states");
+        let none = WithoutRun::default();
+        let got = ledger_entries(&times, &runs, &skipped, none, 10).expect("known states");
         let got: Vec<_> = got.iter().map(|e| (e.fire_at, e.run, e.shard)).collect();
         assert_eq!(
             got,
@@ -185,20 +203,36 @@ mod tests {
                 (at(4), None, None),
             ]
         );
-        let cut = ledger_entries(&times, &runs, &skipped, None, 1).expect("known states");
+        let cut = ledger_entries(&times, &runs, &skipped, none, 1).expect("known states");
         assert_eq!(cut.len(), 1);
     }
 
     #[test]
     fn an_excluded_fire_time_is_skipped_before_it_has_its_run() {
         let times = [at(1), at(2), at(3)];
-        let excluded = Some((at(2), at(3)));
-        let got = ledger_entries(&times, &[], &[], excluded, 10).expect("known states");
+        let without_run = WithoutRun {
+            excluded: Some((at(2), at(3))),
+            ..WithoutRun::default()
+        };
+        let got = ledger_entries(&times, &[], &[], without_run, 10).expect("known states");
         let states: Vec<_> = got.iter().map(|e| (e.run, e.state)).collect();
         assert_eq!(
             states,
             [(None, None), (None, Some(RunState::Skipped)), (None, None)]
         );
+    }
+
+    #[test]
+    fn a_deleted_run_is_not_a_lost_one() {
+        let times = [at(1), at(2), at(3), at(4)];
+        let runs = [run(1, 5, 0)];
+        let without_run = WithoutRun {
+            excluded: Some((at(2), at(3))),
+            pruned_until: Some(3),
+        };
+        let got = ledger_entries(&times, &runs, &[], without_run, 10).expect("known states");
+        let pruned: Vec<_> = got.iter().map(|entry| entry.pruned).collect();
+        assert_eq!(pruned, [false, false, true, false]);
     }
 
     #[test]

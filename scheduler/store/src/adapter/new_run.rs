@@ -18,8 +18,7 @@ pub struct NewRun {
     /// What created the run.
     pub kind: RunKind,
     /// Identifies the fire; all its shards have the same key. It is the fire time (schedule, startup) or the first run
-    /// of the parent's fire (child). `None` for a manual trigger: the adapter sets the id of the first run of the
-    /// request.
+    /// of the flow run (child). `None` for a manual trigger: the adapter sets the id of the first run of the request.
     pub fire_key: Option<i64>,
     /// The fire time.
     pub fire_at: Timestamp,
@@ -33,14 +32,15 @@ pub struct NewRun {
     pub sequence: i64,
     /// The node that dispatches it. If `None`, any node may claim it.
     pub claimed_by: Option<NodeId>,
-    /// The run whose success created it.
+    /// The run whose end created it.
     pub parent: Option<RunId>,
     /// Parameter text in place of the job's own.
     pub params: Option<String>,
     /// Set when the run only records fire times that were skipped.
     pub skipped: Option<SkippedFires>,
-    /// For the timeline: the silent executors that got no shard of this broadcast fire. Set for its first run.
-    pub silent_note: Option<String>,
+    /// For the timeline: the silent executors that got no shard of this broadcast fire, and outputs of parents that did not
+    /// fit into the parameter. Set for the first run of a fire.
+    pub left_out: Option<String>,
 }
 
 /// The most executors that one note names.
@@ -59,7 +59,7 @@ pub struct Fire {
     pub due_at: Timestamp,
     /// The node that dispatches the runs. If `None`, any node may claim them.
     pub claimed_by: Option<NodeId>,
-    /// The run whose success created them.
+    /// The run whose end created them.
     pub parent: Option<RunId>,
     /// Parameter text in place of the job's own.
     pub params: Option<String>,
@@ -111,7 +111,7 @@ impl NewRun {
             parent: None,
             params: None,
             skipped: plan.skipped,
-            silent_note: None,
+            left_out: None,
         }
     }
 
@@ -139,13 +139,21 @@ impl NewRun {
                 parent: fire.parent,
                 params: fire.params.clone(),
                 skipped: None,
-                silent_note: None,
+                left_out: None,
             })
             .collect();
         if let Some(first) = runs.first_mut() {
-            first.silent_note = silent_note(job, live);
+            first.left_out = silent_note(job, live);
         }
         runs
+    }
+
+    /// Adds what else was left out.
+    pub(super) fn add_left_out(&mut self, more: Option<String>) {
+        self.left_out = match (self.left_out.take(), more) {
+            (Some(known), Some(more)) => Some(format!("{known}; {more}")),
+            (known, more) => known.or(more),
+        };
     }
 
     /// Whether the run uses no rare column. Nearly all runs are plain, and adapters write those faster.
@@ -155,7 +163,7 @@ impl NewRun {
             && self.shard.item.is_none()
             && self.executor.is_none()
             && self.skipped.is_none()
-            && self.silent_note.is_none()
+            && self.left_out.is_none()
             && self.params.is_none()
     }
 }

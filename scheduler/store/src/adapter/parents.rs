@@ -1,34 +1,29 @@
-//! Checks the parents of jobs: they exist, and no job runs after itself, directly or through others.
+//! Checks the parents of jobs: they exist, no job runs after itself, and what runs after all of several jobs can run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cueline_model::{Job, JobName, JobSpec};
+use cueline_model::{After, Job, JobName, JobSpec};
 
+use super::parent_graph::ParentGraph;
 use crate::StoreError;
 
-/// The parent, after which the job runs.
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if there are several.
-pub fn parent_of(spec: &JobSpec) -> Result<Option<&JobName>, StoreError> {
-    match spec.after.as_ref().map(|after| after.all.as_slice()) {
-        None => Ok(None),
-        Some([parent]) => Ok(Some(parent)),
-        Some(parents) => Err(StoreError::invalid(format!(
-            "failed to apply job {:?}: `after.all` names {} jobs, it must name exactly one",
-            spec.name.as_str(),
-            parents.len()
-        ))),
-    }
+/// A stored link between a child and one of its parents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLink {
+    /// The child.
+    pub child: JobName,
+    /// A job that it runs after.
+    pub parent: JobName,
+    /// Whether it waits for all of its parents.
+    pub waits_for_all: bool,
 }
 
 /// The parents of jobs that are applied.
 #[derive(Debug)]
 pub struct ParentLinks<'a> {
     jobs: BTreeSet<&'a JobName>,
-    parents: BTreeMap<&'a JobName, &'a JobName>,
+    parents: BTreeMap<&'a JobName, &'a After>,
 }
 
 impl<'a> ParentLinks<'a> {
@@ -36,20 +31,23 @@ impl<'a> ParentLinks<'a> {
     ///
     /// # Errors
     ///
-    /// As [`parent_of`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a job names a group or a parent of
-    /// another namespace.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a job names no parent, too many, or one twice, and if it
+    /// names a group or a parent of another namespace.
     pub fn new(specs: &'a [JobSpec]) -> Result<Self, StoreError> {
         let mut parents = BTreeMap::new();
         for spec in specs {
             if !spec.stays_in_its_namespace() {
-                return Err(StoreError::invalid(format!(
-                    "failed to apply job {:?}: its group and its parent must be in its namespace {:?}",
-                    spec.name.as_str(),
-                    spec.name.namespace().as_str()
-                )));
+                return Err(refusal(
+                    &spec.name,
+                    format!(
+                        "its group and its parents must be in its namespace {:?}",
+                        spec.name.namespace().as_str()
+                    ),
+                ));
             }
-            if let Some(parent) = parent_of(spec)? {
-                parents.insert(&spec.name, parent);
+            if let Some(after) = &spec.after {
+                require_names(&spec.name, after)?;
+                parents.insert(&spec.name, after);
             }
         }
         Ok(Self {
@@ -58,9 +56,14 @@ impl<'a> ParentLinks<'a> {
         })
     }
 
-    /// Whether there is nothing to check.
-    pub fn is_empty(&self) -> bool {
-        self.parents.is_empty()
+    /// Whether there is nothing to check: no applied job has parents, or had some.
+    pub fn is_empty(&self, stored: &HashMap<JobName, Arc<Job>>) -> bool {
+        self.parents.is_empty() && stored.values().all(|job| job.spec.after.is_none())
+    }
+
+    fn names(&self) -> impl Iterator<Item = (&'a JobName, &'a JobName)> + Clone + use<'a, '_> {
+        let links = self.parents.iter();
+        links.flat_map(|(child, after)| after.names().iter().map(move |parent| (*child, parent)))
     }
 
     /// The parents that are neither among the applied jobs nor among `stored`.
@@ -68,10 +71,8 @@ impl<'a> ParentLinks<'a> {
         &self,
         stored: &HashMap<JobName, Arc<Job>>,
     ) -> impl Iterator<Item = &'a JobName> + Clone {
-        self.parents
-            .values()
-            .copied()
-            .filter(|p| !self.jobs.contains(p) && !stored.contains_key(*p))
+        let names = self.names().map(|(_, parent)| parent);
+        names.filter(|p| !self.jobs.contains(p) && !stored.contains_key(*p))
     }
 
     /// Returns an error if a parent does not exist: it is neither among the applied nor the `stored` nor the `found`
@@ -85,58 +86,72 @@ impl<'a> ParentLinks<'a> {
         stored: &HashMap<JobName, Arc<Job>>,
         found: &HashMap<JobName, Arc<Job>>,
     ) -> Result<(), StoreError> {
-        for (child, parent) in &self.parents {
-            if !self.jobs.contains(parent)
-                && !stored.contains_key(*parent)
-                && !found.contains_key(*parent)
-            {
-                return Err(StoreError::invalid(format!(
-                    "failed to apply job {:?}: its parent {:?} does not exist",
-                    child.as_str(),
-                    parent.as_str()
-                )));
+        for (child, parent) in self.names() {
+            let exists = self.jobs.contains(parent)
+                || stored.contains_key(parent)
+                || found.contains_key(parent);
+            if !exists {
+                let problem = format!("its parent {:?} does not exist", parent.as_str());
+                return Err(refusal(child, problem));
             }
         }
         Ok(())
     }
 
-    /// Returns an error if parents form a cycle. `stored` holds all stored children with their parents.
+    /// Checks the graph of all jobs as it will be. `stored` holds all stored links.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with a job of the cycle.
-    pub fn refuse_cycles(&self, stored: &[(JobName, JobName)]) -> Result<(), StoreError> {
-        let mut parents: BTreeMap<&JobName, &JobName> = stored
-            .iter()
-            .filter(|(child, _)| !self.jobs.contains(child))
-            .map(|(child, parent)| (child, parent))
-            .collect();
-        parents.extend(self.parents.iter());
-        // Jobs whose chain of parents is known to end. Each chain is followed only up to such a job.
-        let mut acyclic: BTreeSet<&JobName> = BTreeSet::new();
-        for start in self.parents.keys() {
-            let mut path: BTreeSet<&JobName> = BTreeSet::new();
-            let mut at = *start;
-            while !acyclic.contains(at) {
-                if !path.insert(at) {
-                    return Err(StoreError::invalid(format!(
-                        "failed to apply job {:?}: its parents form a cycle through {:?}",
-                        start.as_str(),
-                        at.as_str()
-                    )));
-                }
-                let Some(parent) = parents.get(at) else { break };
-                at = parent;
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the path of a cycle, with a job that would have too many
+    /// jobs before it, and with a job that waits for all of several jobs which no flow run has together.
+    pub fn check_graph(&self, stored: &[StoredLink]) -> Result<(), StoreError> {
+        let mut graph = ParentGraph::default();
+        for link in stored {
+            if !self.jobs.contains(&link.child) {
+                graph.link(&link.child, &link.parent, link.waits_for_all);
             }
-            acyclic.extend(path);
         }
-        Ok(())
+        for (child, parent) in self.names() {
+            let after = self.parents.get(child);
+            graph.link(child, parent, after.is_some_and(|a| a.waits_for_all()));
+        }
+        let applied: Vec<&JobName> = self.jobs.iter().copied().collect();
+        graph
+            .check(&applied)
+            .map_err(|(job, problem)| refusal(job, problem))
     }
+}
+
+fn require_names(job: &JobName, after: &After) -> Result<(), StoreError> {
+    let names = after.names();
+    let field = if after.waits_for_all() { "all" } else { "any" };
+    if !(1..=After::MAX_PARENTS).contains(&names.len()) {
+        return Err(refusal(
+            job,
+            format!(
+                "`after.{field}` names {} jobs; 1 to {} are expected",
+                names.len(),
+                After::MAX_PARENTS
+            ),
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(*name)) {
+        Some(twice) => Err(refusal(
+            job,
+            format!("`after.{field}` names {:?} twice", twice.as_str()),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn refusal(job: &JobName, problem: impl std::fmt::Display) -> StoreError {
+    StoreError::invalid(format!("failed to apply job {:?}: {problem}", job.as_str()))
 }
 
 #[cfg(test)]
 mod tests {
-    use cueline_model::{After, AfterOn};
+    use cueline_model::{AfterOn, Parents};
 
     use super::*;
 
@@ -150,18 +165,35 @@ mod tests {
         );
         let mut spec: JobSpec = serde_json::from_str(&text).expect("a definition");
         spec.after = Some(After {
-            all: parents.iter().map(|p| name(p)).collect(),
+            parents: Parents::All(parents.iter().map(|p| name(p)).collect()),
             on: AfterOn::default(),
             pass_output: false,
         });
         spec
     }
 
+    fn link(child: &str, parent: &str) -> StoredLink {
+        StoredLink {
+            child: name(child),
+            parent: name(parent),
+            waits_for_all: true,
+        }
+    }
+
     #[test]
-    fn a_job_has_at_most_one_parent() {
-        assert!(parent_of(&job("a", &["b", "c"])).is_err());
-        let spec = job("a", &["b"]);
-        assert_eq!(parent_of(&spec).expect("one parent"), Some(&name("b")));
+    fn a_job_has_1_to_32_different_parents() {
+        let names: Vec<String> = (0..33).map(|n| format!("p{n}")).collect();
+        let many: Vec<&str> = names.iter().map(String::as_str).collect();
+        for (parents, says) in [
+            (&[][..], "names 0 jobs; 1 to 32 are expected"),
+            (&many, "names 33 jobs"),
+            (&["b", "c", "b"], r#"names "b" twice"#),
+        ] {
+            let specs = [job("a", parents)];
+            let error = ParentLinks::new(&specs).expect_err("is refused");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        assert!(ParentLinks::new(&[job("a", &many[..32])]).is_ok());
     }
 
     #[test]
@@ -193,14 +225,32 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_through_the_store_is_refused() {
+    fn a_cycle_through_the_store_is_refused_with_its_path() {
         let specs = [job("a", &["b"])];
         let links = ParentLinks::new(&specs).expect("one parent each");
-        let chain = |parent| [(name("b"), name("c")), (name("c"), name(parent))];
-        assert!(links.refuse_cycles(&chain("a")).is_err());
-        assert!(links.refuse_cycles(&chain("d")).is_ok());
+        let chain = |parent| [link("b", "c"), link("c", parent)];
+        let error = links.check_graph(&chain("a")).expect_err("is refused");
+        assert_eq!(
+            error.to_string(),
+            r#"failed to apply job "a": `after` forms a cycle: a after b after c after a"#
+        );
+        assert!(links.check_graph(&chain("d")).is_ok());
         // The stored parent of an applied job does not count.
-        let before = [(name("b"), name("d")), (name("a"), name("a"))];
-        assert!(links.refuse_cycles(&before).is_ok());
+        let before = [link("b", "d"), link("a", "a")];
+        assert!(links.check_graph(&before).is_ok());
+    }
+
+    #[test]
+    fn a_job_without_parents_has_nothing_to_check_unless_it_had_some() {
+        let mut now = job("a", &[]);
+        now.after = None;
+        let links = ParentLinks::new(std::slice::from_ref(&now)).expect("no parents");
+        assert!(links.is_empty(&HashMap::new()));
+        let before = Arc::new(Job {
+            id: cueline_model::JobId(1),
+            version: 1,
+            spec: job("a", &["b"]),
+        });
+        assert!(!links.is_empty(&HashMap::from([(name("a"), before)])));
     }
 }

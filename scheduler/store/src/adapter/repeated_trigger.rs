@@ -1,6 +1,6 @@
 //! A trigger request with an idempotency key that an earlier one had.
 
-use cueline_model::Timestamp;
+use cueline_model::{RunId, Timestamp};
 
 use super::convert::without_nul;
 use crate::{StoreError, TriggerRequest};
@@ -29,6 +29,16 @@ pub fn require_same_request(
     };
     let what = format!("trigger job {:?}", request.job.as_str());
     Err(StoreError::key_reused(&what, difference))
+}
+
+/// The runs of the earlier request. If retention has deleted them, its first run stands for them, so that the answer still
+/// names what the request has made.
+pub fn runs_of_repeated(first: i64, stored: Vec<RunId>) -> Vec<RunId> {
+    if stored.is_empty() {
+        vec![RunId(first)]
+    } else {
+        stored
+    }
 }
 
 #[cfg(test)]

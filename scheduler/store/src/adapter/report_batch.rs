@@ -159,6 +159,7 @@ impl ReportBatch {
             keep_earliest(&mut self.summary.next_due_at, due_at);
             run.next_attempt = Some(transition);
         } else {
+            self.events.extend(run.flow_stop(&transition));
             self.summary.ended += 1;
             *self.summary.ended_in.entry(transition.state).or_default() += 1;
             run.end = Some(transition);
@@ -229,11 +230,11 @@ impl BatchWrites {
             .collect()
     }
 
-    /// Runs that succeeded and whose jobs have children, sorted by id.
+    /// Runs whose ends may start other jobs, sorted by id.
     pub fn parents(&self) -> impl Iterator<Item = &(RunSnapshot, Transition)> {
         self.ended
             .iter()
-            .filter(|(run, end)| run.has_children() && end.is_success())
+            .filter(|(run, end)| run.may_start_children(end.state))
     }
 }
 
@@ -284,7 +285,7 @@ mod tests {
     use cueline_model::{ExecutorId, RunId};
 
     use super::*;
-    use crate::adapter::snapshot::{GivenTo, JobSnapshot};
+    use crate::adapter::snapshot::{Children, GivenTo, JobSnapshot};
 
     const NOW: Timestamp = Timestamp::from_millis(10_000);
 
@@ -304,7 +305,8 @@ mod tests {
                 version: 3,
                 enabled: true,
                 fixed_delay: true,
-                has_children: true,
+                children: Children::AfterSuccess,
+                paused_until: None,
             }),
         }
     }

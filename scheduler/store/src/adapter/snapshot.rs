@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cueline_model::{ExecutorId, ExecutorName, Outcome, OutcomeKind, RunState};
+use cueline_model::{ExecutorId, ExecutorName, Outcome, OutcomeKind, RunState, Timestamp};
 
 use super::convert::{parse_name, to_u32};
 use crate::StoreError;
@@ -72,8 +72,33 @@ pub struct JobSnapshot {
     pub enabled: bool,
     /// Whether its next fire time counts from the end of a run.
     pub fixed_delay: bool,
-    /// Whether other jobs run after it.
-    pub has_children: bool,
+    /// Which ends of it may start other jobs.
+    pub children: Children,
+    /// When the last pause of its scope ends.
+    pub paused_until: Option<Timestamp>,
+}
+
+/// Which ends of a job may start other jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Children {
+    /// None: no job runs after it.
+    #[default]
+    None,
+    /// Successes.
+    AfterSuccess,
+    /// Successes and failures.
+    AfterFailure,
+}
+
+impl Children {
+    /// From the stored code. A code of a newer program counts as that of most ends.
+    pub fn from_code(code: i64) -> Self {
+        match code {
+            0 => Self::None,
+            1 => Self::AfterSuccess,
+            _ => Self::AfterFailure,
+        }
+    }
 }
 
 impl RunSnapshot {
@@ -82,8 +107,9 @@ impl RunSnapshot {
     }
 
     /// Whether the run may get another attempt.
-    pub(super) fn may_continue(&self) -> bool {
-        self.job_is(|job| job.enabled || self.manual)
+    pub(super) fn may_continue(&self, now: Timestamp) -> bool {
+        let is_paused = |job: &JobSnapshot| job.paused_until.is_some_and(|until| now < until);
+        self.job_is(|job| self.manual || (job.enabled && !is_paused(job)))
     }
 
     /// Whether the next fire time of the job counts from the end of the run.
@@ -92,15 +118,26 @@ impl RunSnapshot {
     }
 
     /// Whether other jobs run after the run's job.
-    pub(super) fn has_children(&self) -> bool {
-        self.job_is(|job| job.has_children)
+    pub fn has_children(&self) -> bool {
+        self.job_is(|job| job.children != Children::None)
+    }
+
+    /// Whether this end of the run may start other jobs. Nothing follows a run whose cancellation was requested. A
+    /// success may be the last end of a fire that failed.
+    pub(super) fn may_start_children(&self, end: RunState) -> bool {
+        let starts = |job: &JobSnapshot| match job.children {
+            Children::None => false,
+            Children::AfterSuccess => end == RunState::Succeeded,
+            Children::AfterFailure => end == RunState::Succeeded || end.is_failure(),
+        };
+        !self.cancel_requested && self.job_is(starts)
     }
 
     /// Whether this end of the run reads or changes its job, so that the job has to be locked. A plain success needs no
     /// lock.
     pub fn end_involves_job(&self, outcome: &Outcome) -> bool {
         let plain = outcome.kind == OutcomeKind::Succeeded
-            && !self.job_is(|job| job.fixed_delay || job.has_children);
+            && !self.job_is(|job| job.fixed_delay || job.children != Children::None);
         !self.state.is_terminal() && !plain
     }
 }

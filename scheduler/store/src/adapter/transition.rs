@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use cueline_model::{
-    Conclusion, ExecutorId, Job, OnLost, Outcome, OutcomeKind, Retry, RunFacts, RunId, RunState,
-    Timestamp, conclude,
+    Conclusion, ExecutorId, FireState, Job, OnLost, Outcome, OutcomeKind, Retry, RunFacts, RunId,
+    RunState, Timestamp, conclude,
 };
 
 use super::convert::without_nul;
@@ -168,11 +168,27 @@ impl RunUpdate {
             None => (&no_retry, OnLost::Fail),
         };
         let conclusion = conclude(facts, retry, on_lost, outcome, now);
-        if matches!(conclusion, Conclusion::Again { .. }) && !self.run.may_continue() {
+        if matches!(conclusion, Conclusion::Again { .. }) && !self.run.may_continue(now) {
             let state = outcome.kind.state().unwrap_or(RunState::Cancelled);
             return (Conclusion::End(state), Some(STOPPED_MEANWHILE));
         }
         (conclusion, None)
+    }
+
+    /// An event for the timeline if jobs run after this one, and none of them starts because of how the run ended.
+    pub(super) fn flow_stop(&self, end: &Transition) -> Option<TimelineEvent> {
+        let state = FireState::of_shard(end.state, self.run.cancel_requested);
+        let stops = state == FireState::Stopped && self.run.has_children();
+        stops.then(|| TimelineEvent {
+            run: end.run,
+            attempt: end.attempt,
+            event: "flow_stopped",
+            detail: format!(
+                "{}; no job that runs after this one starts",
+                stop_reason(end.state)
+            ),
+            executor: None,
+        })
     }
 
     fn next_attempt_event(&self, kind: OutcomeKind, reruns: u32, reason: &str) -> TimelineEvent {
@@ -188,6 +204,15 @@ impl RunUpdate {
             detail: without_nul(reason).into_owned(),
             executor: self.given_to().and_then(GivenTo::executor).cloned(),
         }
+    }
+}
+
+/// Why a run stops its flow run.
+fn stop_reason(end: RunState) -> String {
+    if end == RunState::Succeeded || end.is_failure() {
+        format!("{end} after its cancellation was requested")
+    } else {
+        end.to_string()
     }
 }
 

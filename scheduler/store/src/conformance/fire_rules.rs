@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use cueline_model::exclusion::{Due, NextDue, Passed, next_due};
 use cueline_model::schedule::zones::ZoneDigest;
 use cueline_model::{
-    CalendarName, CalendarSpec, Exclusions, ExecutorName, Job, JobSpec, Namespace, RunState, Shard,
-    Timestamp, WindowSpec,
+    CalendarName, CalendarSpec, Exclusions, ExecutorName, Job, JobId, JobSpec, Namespace, RunState,
+    Shard, Timestamp, WindowSpec,
 };
 use serde_json::json;
 
@@ -16,7 +16,7 @@ use crate::{
     PlannedRun, Planner, Precondition, RunFilter, SkippedFires, Store, StoreError,
 };
 
-const AHEAD_MS: u64 = 1_500;
+pub(super) const AHEAD_MS: u64 = 1_500;
 
 /// Leaves out excluded fire times, and accounts for those that have passed in one run.
 struct Excluding;
@@ -70,11 +70,35 @@ impl Planner for Excluding {
     }
 }
 
+/// Adds a window or a pause, and changes the plans of its jobs, some at a time.
+pub(super) async fn add(store: &dyn Store, spec: &WindowSpec) -> (i64, Vec<JobId>) {
+    let id = store.add_window(spec, &actor("ann")).await.expect("adds");
+    (id, replan(store, id).await)
+}
+
+/// Ends a window or a pause, and changes the plans of its jobs.
+pub(super) async fn end(store: &dyn Store, id: i64) -> Vec<JobId> {
+    store.end_window(id, &actor("ann")).await.expect("ends");
+    replan(store, id).await
+}
+
+async fn replan(store: &dyn Store, id: i64) -> Vec<JobId> {
+    let mut jobs = Vec::new();
+    loop {
+        let replanned = store.replan_window(Some(id), 2).await.expect("plans");
+        assert!(replanned.jobs.len() <= 2, "{replanned:?}");
+        jobs.extend(replanned.jobs);
+        if replanned.is_done {
+            return jobs;
+        }
+    }
+}
+
 fn refused<T: std::fmt::Debug>(result: Result<T, StoreError>) -> StoreError {
     result.expect_err("is refused")
 }
 
-async fn fire(store: &dyn Store, node: NodeId) -> FiredRuns {
+pub(super) async fn fire(store: &dyn Store, node: NodeId) -> FiredRuns {
     let request = FireDueRequest {
         node,
         horizon_ms: AHEAD_MS,
@@ -119,7 +143,7 @@ async fn put(fixture: &Fixture, spec: &CalendarSpec) -> Vec<i64> {
     jobs.into_iter().map(|id| id.0).collect()
 }
 
-async fn actions(fixture: &Fixture) -> Vec<String> {
+pub(super) async fn actions(fixture: &Fixture) -> Vec<String> {
     let filter = AuditFilter {
         limit: 100,
         ..AuditFilter::default()
@@ -134,7 +158,12 @@ async fn actions(fixture: &Fixture) -> Vec<String> {
 }
 
 /// The states of the fire times in a window, each second one.
-async fn ledger(fixture: &Fixture, job: &str, from_s: u64, to_s: u64) -> Vec<LedgerEntry> {
+pub(super) async fn ledger(
+    fixture: &Fixture,
+    job: &str,
+    from_s: u64,
+    to_s: u64,
+) -> Vec<LedgerEntry> {
     let (from, to) = (START.plus_ms(from_s * 1_000), START.plus_ms(to_s * 1_000));
     let job = name(job);
     let read = fixture.store.ledger(&job, from, to, 1_000);
@@ -142,7 +171,7 @@ async fn ledger(fixture: &Fixture, job: &str, from_s: u64, to_s: u64) -> Vec<Led
 }
 
 /// Start and number of fire times of each skipped run, with its message, oldest first.
-async fn skipped(fixture: &Fixture, job: &str) -> Vec<(i64, String)> {
+pub(super) async fn skipped(fixture: &Fixture, job: &str) -> Vec<(i64, String)> {
     let filter = RunFilter {
         jobs: vec![name(job)],
         states: vec![RunState::Skipped],
@@ -402,12 +431,8 @@ pub async fn a_window_stops_the_jobs_in_its_scope(fixture: &Fixture) {
         .apply(&[labelled("a"), each_second("b"), elsewhere])
         .await;
     let scope = json!({ "namespace": "default", "labels": { "tier": "1" } });
-    let by = actor("ann");
-    let (id, jobs) = fixture
-        .store
-        .add_window(&window(&scope, 0, 5), &by)
-        .await
-        .expect("adds");
+    let store = &*fixture.store;
+    let (id, jobs) = add(store, &window(&scope, 0, 5)).await;
     assert_eq!(jobs.len(), 1);
     fixture.apply(&[labelled("later")]).await;
     let mut early = BTreeSet::new();
@@ -427,9 +452,8 @@ pub async fn a_window_stops_the_jobs_in_its_scope(fixture: &Fixture) {
     let runs = skipped(fixture, "a").await;
     let reason = format!("in maintenance window {id} of ann: upgrade");
     assert!(runs[0].1.starts_with(&reason), "{runs:?}");
-    let jobs = fixture.store.delete_window(id, &by).await.expect("deletes");
-    assert_eq!(jobs.len(), 2);
-    let missing = fixture.store.delete_window(id, &by).await;
+    assert_eq!(end(store, id).await.len(), 2);
+    let missing = store.end_window(id, &actor("ann")).await;
     assert_eq!(refused(missing).kind(), ErrorKind::NotFound);
     let actions = actions(fixture).await;
     assert!(actions.contains(&"window.add".to_owned()), "{actions:?}");
@@ -440,20 +464,15 @@ pub async fn a_window_stops_the_jobs_in_its_scope(fixture: &Fixture) {
 pub async fn a_deleted_window_lets_jobs_fire_again(fixture: &Fixture) {
     let node = fixture.node().await;
     fixture.apply(&[each_second("a")]).await;
-    let by = actor("ann");
     let everything = window(&json!({}), 0, 86_400);
-    let (id, _) = fixture
-        .store
-        .add_window(&everything, &by)
-        .await
-        .expect("adds");
+    let (id, _) = add(&*fixture.store, &everything).await;
     for _ in 0..3 {
         assert!(fire(&*fixture.store, node).await.runs.is_empty());
         fixture.clock.advance(1_000);
     }
     let summary = fixture.store.job(&name("a")).await.expect("reads");
     assert_eq!(summary.next_fire, Some(START.plus_ms(86_400_000)));
-    fixture.store.delete_window(id, &by).await.expect("deletes");
+    end(&*fixture.store, id).await;
     assert_eq!(fixture.next_fire("a").await, Some(START.plus_ms(4_000)));
     assert_eq!(fire(&*fixture.store, node).await.runs.len(), 1);
     assert_eq!(

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, ActorKind, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName, Fence, GroupName,
-    HandlerSpec, Heartbeat, Job, JobId, JobName, JobSpec, LogLine, LogStream, Misfire, OnLost,
-    Outcome, OutcomeKind, Retry, Route, RunId, RunState, Schedule, Scope, Timestamp, expand,
+    Actor, ActorKind, After, AfterOn, AttemptEvent, AttemptId, Block, ExecutorId, ExecutorName,
+    Fence, GroupName, HandlerSpec, Heartbeat, Job, JobId, JobName, JobSpec, LogLine, LogStream,
+    Misfire, OnLost, Outcome, OutcomeKind, Parents, Retry, Route, RunId, RunState, Schedule, Scope,
+    Timestamp, expand,
 };
 
 use crate::{
@@ -133,6 +134,22 @@ pub(super) fn by_hand(job: &str) -> JobSpec {
     job_with(job, Schedule::Manual)
 }
 
+/// A job that runs after others.
+pub(super) fn after(job: &str, parents: Parents, on: AfterOn) -> JobSpec {
+    let mut spec = by_hand(job);
+    spec.after = Some(After {
+        parents,
+        on,
+        pass_output: false,
+    });
+    spec
+}
+
+/// A job that runs after the success of another one.
+pub(super) fn child(job: &str, parent: &str) -> JobSpec {
+    after(job, Parents::All(vec![name(parent)]), AfterOn::Success)
+}
+
 /// A job with that schedule and defaults for the rest.
 pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
     let job: JobName = name(job);
@@ -144,6 +161,7 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
         start_at: None,
         end_at: None,
         calendars: Vec::new(),
+        retention: cueline_model::Retention::default(),
         jitter: cueline_model::DurationMs::default(),
         misfire: Misfire::default(),
         route: Route::default(),

@@ -1,22 +1,12 @@
 //! Follow-ups of an end: child runs and fixed-delay fire times.
 
 use cueline_model::{
-    After, AfterOn, AttemptEvent, DurationMs, JobSpec, Outcome, OutcomeKind, Route, RunKind,
-    RunState, Schedule, Timestamp,
+    AttemptEvent, DurationMs, JobSpec, Outcome, OutcomeKind, Route, RunKind, RunState, Schedule,
+    Timestamp,
 };
 
-use super::fixture::{Fixture, actor, attempt, by_hand, each_second, job_with, name, report};
+use super::fixture::{Fixture, actor, attempt, by_hand, child, each_second, job_with, name, report};
 use crate::{ClaimedRun, IngestSummary, NodeId};
-
-fn child(job: &str, parent: &str) -> JobSpec {
-    let mut spec = by_hand(job);
-    spec.after = Some(After {
-        all: vec![name(parent)],
-        on: AfterOn::Success,
-        pass_output: false,
-    });
-    spec
-}
 
 fn shards(mut spec: JobSpec, count: usize) -> JobSpec {
     spec.route = Route::Sharded(vec![String::new(); count]);

@@ -7,6 +7,7 @@ mod account_steps;
 pub mod accounts;
 pub mod api_tokens;
 pub mod audit;
+pub mod backfills;
 pub mod cancel;
 pub mod changes;
 pub mod claims;
@@ -17,6 +18,7 @@ pub mod executors;
 pub mod fire_due;
 pub mod fire_rules;
 mod fixture;
+pub mod flows;
 pub mod follow_ups;
 pub mod idempotency;
 pub mod jobs;
@@ -26,13 +28,18 @@ pub mod logs;
 pub mod maintenance;
 pub mod newer_rows;
 pub mod nodes;
+pub mod pauses;
 pub mod preconditions;
 pub mod queries;
 pub mod quotas;
 pub mod random_calls;
+pub mod random_flows;
 pub mod record_lists;
 pub mod reports;
+pub mod retention;
+pub mod scripts;
 pub mod sessions;
+pub mod situations;
 pub mod stopped_jobs;
 pub mod triggers;
 pub mod worker_keys;
@@ -61,12 +68,21 @@ macro_rules! store_conformance {
             fire_rules: calendars_are_kept_in_versions, jobs_keep_their_calendars, excluded_fire_times_are_accounted_for,
                 a_change_accounts_for_excluded_fire_times, a_change_withdraws_runs_ahead_at_every_node, a_window_stops_the_jobs_in_its_scope,
                 a_deleted_window_lets_jobs_fire_again, a_changed_time_zone_replans_its_jobs;
+            scripts: scripts_are_kept_in_versions, scripts_belong_to_one_namespace, a_save_reaches_the_jobs_that_follow, a_save_reaches_every_node,
+                an_edit_changes_the_script_of_a_job, the_last_versions_are_kept, a_script_that_jobs_use_is_not_deleted,
+                changes_of_scripts_are_in_the_audit_log;
+            backfills: a_backfill_runs_each_fire_time_once, a_backfill_outlives_its_node, a_backfill_is_paused_resumed_and_cancelled,
+                a_backfill_waits_for_its_job, a_backfill_joins_at_the_end_of_the_lane;
+            situations: a_situation_is_complete;
+            pauses: a_pause_ends_waiting_runs_of_its_jobs, a_pause_lets_nothing_follow, a_paused_job_is_not_retried,
+                plans_that_change_in_parts_lose_no_fire_time, another_node_finishes_a_pause, a_paused_fixed_delay_job_goes_on,
+                a_pause_does_not_resume_what_was_paused_alone;
             claims: fired_runs_are_claimed, waiting_runs_are_claimed_once, runs_of_dead_nodes_are_taken_over,
                 dispatching_runs_of_dead_nodes_go_to_the_same_executor, oldest_due_first, unreadable_runs_are_left_to_other_nodes, unreadable_reclaimed_attempts_are_left_to_other_nodes, claims_respect_the_horizon, next_due_covers_jobs_and_runs;
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
                 late_confirmation_changes_nothing, released_runs_are_claimable, release_keeps_possibly_published_runs,
                 released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
-            lanes: a_lane_is_at_one_executor, a_lane_is_free_once_its_attempts_have_ended, a_lane_with_places_is_bounded, older_runs_go_first,
+            lanes: a_lane_is_at_one_executor, a_lane_is_free_once_its_attempts_have_ended, a_returned_run_keeps_its_place, a_lane_with_places_is_bounded, older_runs_go_first,
                 only_due_runs_go_first, each_shard_has_a_lane, nodes_race_for_a_lane, an_unaccepted_mark_is_taken_back,
                 the_older_of_two_unknown_marks_goes_on, a_mark_that_is_taken_back_ends_with_its_job, a_lane_stays_with_the_group_of_its_attempts;
             reports: times_and_texts_of_a_run_are_kept, extreme_values_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
@@ -79,6 +95,12 @@ macro_rules! store_conformance {
                 children_of_children, paused_child_is_left_out, manual_fires_are_distinguished, broadcast_child_runs_on_all,
                 fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel,
                 an_edit_does_not_start_a_fixed_delay;
+            flows: the_end_of_a_diamond_waits_for_both_sides, parents_may_end_in_one_batch, any_parent_starts_a_child_once, children_may_run_after_failures,
+                a_failure_that_is_retried_starts_nothing_yet, a_failed_shard_alone_is_retried, a_stopped_parent_stops_the_flow_run,
+                nothing_follows_a_run_that_was_to_be_cancelled, a_child_waits_for_parents_that_are_still_ahead, a_flow_run_begins_with_a_scheduled_fire,
+                a_child_takes_the_outputs_of_all_parents, jobs_that_nothing_joins_are_refused, links_follow_the_definition,
+                a_flow_run_is_kept_until_it_has_ended, parents_that_end_at_the_same_time_start_one_child;
+            random_flows: random_flows_run_as_the_model_says;
             cancel: scheduled_run_is_cancelled, published_run_is_cancelled_by_its_executor, running_run_may_end_before_its_cancellation, ended_run_cannot_be_cancelled,
                 missing_run_is_named;
             triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
@@ -126,6 +148,9 @@ macro_rules! store_conformance {
                 runs_of_an_older_day_are_new_runs, changed_runs_are_those_in_another_state_or_attempt, deleted_runs_are_named, live_runs_are_listed_newest_first,
                 each_change_of_a_job_changes_the_fingerprint, job_briefs_are_paged_by_id;
             maintenance: old_runs_are_deleted, ids_of_deleted_runs_are_not_used_again, a_key_lives_as_long_as_its_runs, a_shard_is_kept_for_its_siblings, a_fixed_delay_job_without_a_next_fire_time_is_repaired;
+            retention: a_job_has_an_age_of_its_own, a_group_says_what_its_jobs_leave_open, a_number_of_runs_is_kept,
+                logs_and_outputs_expire_before_their_run, a_sweep_goes_on_where_it_stopped, a_key_outlives_runs_that_are_deleted_early,
+                the_ledger_names_deleted_runs, ended_runs_are_pruned, rules_of_groups_are_kept, old_dead_letters_are_deleted;
             concurrency: no_run_is_claimed_twice, no_job_fires_twice, triggers_with_one_key_make_one_run, readers_see_whole_transactions;
             preconditions: one_of_several_editors_of_a_job_wins, one_of_several_changes_of_a_job_wins, a_refused_change_of_a_job_leaves_nothing,
                 a_job_that_is_created_again_has_another_revision, applied_jobs_have_their_versions, one_of_two_editors_of_a_user_wins,
@@ -167,6 +192,7 @@ mod tests {
             include_str!("accounts.rs"),
             include_str!("api_tokens.rs"),
             include_str!("audit.rs"),
+            include_str!("backfills.rs"),
             include_str!("cancel.rs"),
             include_str!("changes.rs"),
             include_str!("claims.rs"),
@@ -174,11 +200,14 @@ mod tests {
             include_str!("dead_letters.rs"),
             include_str!("dispatch.rs"),
             include_str!("reports.rs"),
+            include_str!("scripts.rs"),
             include_str!("sessions.rs"),
+            include_str!("situations.rs"),
             include_str!("stopped_jobs.rs"),
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("fire_rules.rs"),
+            include_str!("flows.rs"),
             include_str!("follow_ups.rs"),
             include_str!("idempotency.rs"),
             include_str!("jobs.rs"),
@@ -187,10 +216,12 @@ mod tests {
             include_str!("logs.rs"),
             include_str!("newer_rows.rs"),
             include_str!("nodes.rs"),
+            include_str!("pauses.rs"),
             include_str!("preconditions.rs"),
             include_str!("queries.rs"),
             include_str!("quotas.rs"),
             include_str!("random_calls.rs"),
+            include_str!("random_flows.rs"),
             include_str!("record_lists.rs"),
             include_str!("triggers.rs"),
             include_str!("maintenance.rs"),

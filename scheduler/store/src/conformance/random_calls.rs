@@ -9,7 +9,7 @@ use cueline_model::{
 };
 
 use super::fixture::{
-    Fixture, actor, ask, attempt, by_hand, each_second, job_with, mark, name, report,
+    Fixture, actor, ask, attempt, child, each_second, job_with, mark, name, report,
 };
 use crate::{ClaimedRun, NodeId, Run, RunFilter};
 
@@ -51,12 +51,10 @@ fn jobs() -> Vec<JobSpec> {
     retried.on_lost = OnLost::Rerun;
     let after = DurationMs::secs(2);
     let delayed = job_with("delayed", Schedule::FixedDelay { after });
-    let mut child = by_hand("child");
-    child.after = Some(cueline_model::After {
-        all: vec![name("sharded")],
-        on: cueline_model::AfterOn::Success,
-        pass_output: true,
-    });
+    let mut child = child("child", "sharded");
+    if let Some(after) = &mut child.after {
+        after.pass_output = true;
+    }
     vec![sharded, retried, delayed, child]
 }
 

@@ -2,8 +2,7 @@
 
 use cueline_model::RunState;
 
-use super::fixture::{Fixture, actor, attempt, by_hand, each_second, mark, name, refused};
-use super::jobs::child;
+use super::fixture::{Fixture, actor, attempt, by_hand, child, each_second, mark, name, refused};
 use crate::ErrorKind;
 
 /// Stop means stop: waiting runs end, runs ahead of their fire time are withdrawn, published ones continue.

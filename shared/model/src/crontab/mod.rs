@@ -28,6 +28,7 @@ use crate::job::{
 };
 use crate::name::{GroupName, NameError};
 use crate::policy::{Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
+use crate::retention::Retention;
 use crate::route::Route;
 use crate::schedule::{CronSchedule, Dialect, Schedule};
 use crate::selector::Selector;
@@ -230,6 +231,7 @@ impl Reading<'_> {
             start_at: None,
             end_at: None,
             calendars: Vec::new(),
+            retention: Retention::default(),
             jitter,
             misfire: Misfire {
                 policy: MisfirePolicy::Skip,

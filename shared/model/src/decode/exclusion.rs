@@ -1,4 +1,4 @@
-//! Reads calendars and maintenance windows.
+//! Reads calendars, maintenance windows and pauses.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -39,6 +39,16 @@ const WINDOW_KEYS: [&str; 12] = [
     "duration",
     "reason",
     "owner",
+];
+
+const PAUSE_KEYS: [&str; 7] = [
+    "all",
+    "all_namespaces",
+    "group",
+    "labels",
+    "reason",
+    "until",
+    "for",
 ];
 
 /// The longest reason or owner, in bytes.
@@ -138,19 +148,7 @@ fn check_entries(r: &mut Reader, node: &Node, spec: &CalendarSpec) -> bool {
 pub(super) fn window(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option<WindowSpec> {
     let before = r.count();
     let f = r.fields(node, "", &WINDOW_KEYS, &[])?;
-    let everywhere = optional(r, &f, "all_namespaces", Reader::boolean).unwrap_or_default();
-    if everywhere && let Some((group, path)) = f.get("group") {
-        let message = "given beside all_namespaces; a group belongs to one namespace";
-        r.refuse(group.line, &path, message);
-    }
-    let scope = WindowScope {
-        namespace: (!everywhere).then(|| namespace.clone()),
-        group: optional(r, &f, "group", |r, n, p| {
-            local(r, n, p, |text| GroupName::in_namespace(namespace, text))
-        }),
-        labels: optional(r, &f, "labels", |r, n, p| text_map(r, n, p, "a label"))
-            .unwrap_or_default(),
-    };
+    let scope = scope(r, &f, namespace);
     let text = |r: &mut Reader, key: &str| {
         optional(r, &f, key, |r, n, p| {
             r.text(n, p, MAX_WINDOW_TEXT).map(str::to_owned)
@@ -168,6 +166,73 @@ pub(super) fn window(r: &mut Reader, node: &Node, namespace: &Namespace) -> Opti
         time: time?,
         reason,
         owner,
+    })
+}
+
+/// Reads the jobs that a window or a pause is about.
+fn scope(r: &mut Reader, f: &Fields<'_>, namespace: &Namespace) -> WindowScope {
+    let everywhere = optional(r, f, "all_namespaces", Reader::boolean).unwrap_or_default();
+    if everywhere && let Some((group, path)) = f.get("group") {
+        let message = "given beside all_namespaces; a group belongs to one namespace";
+        r.refuse(group.line, &path, message);
+    }
+    WindowScope {
+        namespace: (!everywhere).then(|| namespace.clone()),
+        group: optional(r, f, "group", |r, n, p| {
+            local(r, n, p, |text| GroupName::in_namespace(namespace, text))
+        }),
+        labels: optional(r, f, "labels", |r, n, p| text_map(r, n, p, "a label"))
+            .unwrap_or_default(),
+    }
+}
+
+/// Reads a pause that begins at `now`. Without `all_namespaces`, it is in `namespace`. The caller sets its owner.
+pub(super) fn pause(
+    r: &mut Reader,
+    node: &Node,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Option<WindowSpec> {
+    let before = r.count();
+    let f = r.fields(node, "", &PAUSE_KEYS, &[])?;
+    let all = optional(r, &f, "all", Reader::boolean).unwrap_or_default();
+    let scope = scope(r, &f, namespace);
+    let is_wide = all || scope.namespace.is_none();
+    if !is_wide && scope.group.is_none() && scope.labels.is_empty() && r.count() == before {
+        let message = "nothing to pause given; at least one of all, all_namespaces, group, labels is expected";
+        r.refuse(node.line, "", message);
+    }
+    let reason = required(r, &f, node, "reason", "why, for people,", |r, n, p| {
+        let text = r.text(n, p, MAX_WINDOW_TEXT)?;
+        if text.trim().is_empty() {
+            r.refuse(n.line, p, "it is empty; a reason for people is expected");
+            return None;
+        }
+        Some(text.to_owned())
+    });
+    let until = optional(r, &f, "until", Reader::instant);
+    let length = optional(r, &f, "for", |r, n, p| r.duration(n, p, 1_000));
+    if let (Some(_), Some((node, path))) = (f.get("until"), f.get("for")) {
+        let message = "given beside until; one of both is expected";
+        r.refuse(node.line, &path, message);
+    }
+    if let (Some(until), Some((node, path))) = (until, f.get("until"))
+        && until <= now
+    {
+        let message = format!("{until} has passed; an instant after now ({now}) is expected");
+        r.refuse(node.line, &path, message);
+    }
+    if r.count() > before {
+        return None;
+    }
+    Some(WindowSpec {
+        scope,
+        time: WindowTime::Pause {
+            paused_at: now,
+            until: until.or_else(|| length.map(|length| now.plus_ms(length.as_millis()))),
+        },
+        reason: reason?,
+        owner: String::new(),
     })
 }
 

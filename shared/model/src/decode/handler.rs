@@ -1,21 +1,29 @@
 //! Reads handlers.
 
-use super::fields::{MAX_TEXT_BYTES, optional, required, secret_map, text_or_secret};
+use super::fields::{MAX_TEXT_BYTES, local, optional, required, secret_map, text_or_secret};
 use super::reader::{Fields, Reader, given, shorten};
 use super::{Node, Value};
 use crate::handler::{CommandSpec, HandlerSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
+use crate::name::{Namespace, ScriptName};
+use crate::script::{LoadedScript, MAX_SCRIPT_BYTES, ScriptUse};
 use crate::secret::TextOrSecret;
 
-const KINDS: [&str; 4] = ["shell", "command", "http", "native"];
-const MAX_SCRIPT_BYTES: usize = 256 * 1024;
+const KINDS: [&str; 5] = ["shell", "command", "http", "native", "script"];
+/// The keys of a handler: the kinds, and the version of `{ script = "name", version = 7 }`.
+const KEYS: [&str; 6] = ["shell", "command", "http", "native", "script", "version"];
 const MAX_PATH_BYTES: usize = 4_096;
 const MAX_URL_BYTES: usize = 8_192;
 const MAX_ARGUMENTS: usize = 4_096;
 const MAX_NAME_BYTES: usize = 128;
 
 /// Reads a handler: a table with exactly one of the kinds.
-pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<HandlerSpec> {
-    let f = r.fields(node, path, &KINDS, &[])?;
+pub(super) fn read(
+    r: &mut Reader,
+    node: &Node,
+    path: &str,
+    namespace: &Namespace,
+) -> Option<HandlerSpec> {
+    let f = r.fields(node, path, &KEYS, &[])?;
     let kinds = f.present(&KINDS);
     let [kind] = kinds[..] else {
         let shown = if kinds.is_empty() {
@@ -33,8 +41,16 @@ pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<HandlerSpe
         );
         return None;
     };
+    if kind != "script"
+        && let Some((version, path)) = f.get("version")
+    {
+        let message = format!("given beside {kind}; only a script has versions");
+        r.refuse(version.line, &path, message);
+        return None;
+    }
     let (value, path) = f.get(kind)?;
     match kind {
+        "script" => script_use(r, &f, (value, &path), namespace).map(HandlerSpec::Script),
         "shell" => shell(r, value, &path).map(HandlerSpec::Shell),
         "command" => command(r, value, &path).map(HandlerSpec::Command),
         "http" => http(r, value, &path).map(HandlerSpec::Http),
@@ -108,6 +124,52 @@ fn shell(r: &mut Reader, node: &Node, path: &str) -> Option<ShellSpec> {
         interpreter: interpreter.unwrap_or_default(),
         shell,
         process,
+    })
+}
+
+/// Reads `{ script = "name" }`, `{ script = "name", version = 7 }` and `{ script = { name = "name", … } }`.
+fn script_use(
+    r: &mut Reader,
+    handler: &Fields<'_>,
+    (node, path): (&Node, &str),
+    namespace: &Namespace,
+) -> Option<ScriptUse> {
+    let name = |r: &mut Reader, node: &Node, path: &str| {
+        let name = local(r, node, path, |text| {
+            ScriptName::in_namespace(namespace, text)
+        })?;
+        Some(name.local().to_owned())
+    };
+    let version =
+        |r: &mut Reader, node: &Node, path: &str| r.integer(node, path, 1..=i64::from(u32::MAX));
+    if let Value::Text(_) = node.value {
+        let name = name(r, node, path);
+        let version = optional(r, handler, "version", version);
+        return Some(ScriptUse {
+            name: name?,
+            version,
+            process: ProcessSpec::default(),
+            loaded: LoadedScript::default(),
+        });
+    }
+    if let Some((outer, path)) = handler.get("version") {
+        let message = "given beside a table; `version` is expected in that table";
+        r.refuse(outer.line, &path, message);
+        return None;
+    }
+    let keys: Vec<&str> = ["name", "version"]
+        .into_iter()
+        .chain(PROCESS_KEYS)
+        .collect();
+    let f = r.fields(node, path, &keys, &[])?;
+    let name = required(r, &f, node, "name", "the name of a script", name);
+    let version = optional(r, &f, "version", version);
+    let process = process(r, &f);
+    Some(ScriptUse {
+        name: name?,
+        version,
+        process,
+        loaded: LoadedScript::default(),
     })
 }
 

@@ -2,16 +2,16 @@
 
 use super::fields::{MAX_TEXT_BYTES, local, name, optional, required, text_map};
 use super::reader::{Fields, Reader, given};
-use super::{Node, Value, exclusion, handler, policy, route, schedule};
+use super::{Node, Value, exclusion, handler, policy, retention, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
-    After, AfterOn, JobSpec, default_backlog, default_dispatch_deadline, default_kill_grace,
-    default_priority,
+    After, AfterOn, JobSpec, Parents, default_backlog, default_dispatch_deadline,
+    default_kill_grace, default_priority,
 };
 use crate::name::{GroupName, JobName, Namespace};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "name",
     "namespace",
     "group",
@@ -35,6 +35,7 @@ const KEYS: [&str; 28] = [
     "fence",
     "dispatch_deadline",
     "priority",
+    "retention",
     "handler",
     "params",
     "after",
@@ -66,8 +67,8 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         &f,
         node,
         "handler",
-        "what the job runs ({ shell = … }, { command = … }, { http = … } or { native = … })",
-        handler::read,
+        "what the job runs ({ shell = … }, { command = … }, { http = … }, { native = … } or { script = … })",
+        |r, n, p| handler::read(r, n, p, &namespace),
     );
     let spec = JobSpec {
         name: name.clone().or_else(|| placeholder(&namespace))?,
@@ -98,6 +99,7 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
             .unwrap_or_else(default_dispatch_deadline),
         priority: optional(r, &f, "priority", |r, n, p| r.integer(n, p, 0..=9))
             .unwrap_or_else(default_priority),
+        retention: optional(r, &f, "retention", retention::read).unwrap_or_default(),
         handler: handler.unwrap_or(HandlerSpec::Native(String::new())),
         params: optional(r, &f, "params", params),
         after,
@@ -175,38 +177,47 @@ fn to_json(node: &Node) -> Option<serde_json::Value> {
 }
 
 fn after(r: &mut Reader, node: &Node, path: &str, namespace: &Namespace) -> Option<After> {
-    let short = match &node.value {
-        Value::Text(_) => Some(parent(r, node, path, namespace)?),
-        _ => None,
-    };
-    if let Some(parent) = short {
+    if let Value::Text(_) = &node.value {
         return Some(After {
-            all: vec![parent],
+            parents: Parents::All(vec![parent(r, node, path, namespace)?]),
             on: AfterOn::Success,
             pass_output: false,
         });
     }
-    let f = r.fields(node, path, &["all", "on", "pass_output"], &["any"])?;
-    let all = required(
-        r,
-        &f,
-        node,
-        "all",
-        "a list with the parent's name",
-        |r, n, p| parents(r, n, p, namespace),
-    );
+    let f = r.fields(node, path, &["all", "any", "on", "pass_output"], &[])?;
+    let all = optional(r, &f, "all", |r, n, p| parents(r, n, p, namespace));
+    let any = optional(r, &f, "any", |r, n, p| parents(r, n, p, namespace));
     let on = optional(r, &f, "on", |r, n, p| {
         r.word(
             n,
             p,
             "end",
-            &[("success", AfterOn::Success)],
-            &["failure", "end", "any"],
+            &[
+                ("success", AfterOn::Success),
+                ("failure", AfterOn::Failure),
+                ("always", AfterOn::Always),
+            ],
+            &[],
         )
     });
     let pass_output = optional(r, &f, "pass_output", Reader::boolean);
+    let names_both = f.get("all").is_some() && f.get("any").is_some();
+    let names_none = f.get("all").is_none() && f.get("any").is_none();
+    if names_both || names_none {
+        let problem = if names_both {
+            "`all` and `any` are given"
+        } else {
+            "neither `all` nor `any` is given"
+        };
+        r.refuse(
+            node.line,
+            path,
+            format!("{problem}; one of them is expected, with a list of the parents' names"),
+        );
+        return None;
+    }
     Some(After {
-        all: all?,
+        parents: all.map(Parents::All).or(any.map(Parents::Any))?,
         on: on.unwrap_or_default(),
         pass_output: pass_output.unwrap_or_default(),
     })
@@ -218,22 +229,36 @@ fn parent(r: &mut Reader, node: &Node, path: &str, namespace: &Namespace) -> Opt
 
 fn parents(r: &mut Reader, node: &Node, path: &str, namespace: &Namespace) -> Option<Vec<JobName>> {
     let Value::List(items) = &node.value else {
-        r.mismatch(node, path, "a list with the parent's name");
+        r.mismatch(node, path, "a list of the parents' names");
         return None;
     };
-    if items.len() != 1 {
+    if !(1..=After::MAX_PARENTS).contains(&items.len()) {
         let message = format!(
-            "{} given; exactly one parent is supported in this version",
-            given(node)
+            "{} given; 1 to {} parents are expected",
+            given(node),
+            After::MAX_PARENTS
         );
         r.refuse(node.line, path, message);
         return None;
     }
-    items
-        .iter()
-        .enumerate()
-        .map(|(index, item)| parent(r, item, &format!("{path}[{index}]"), namespace))
-        .collect()
+    let mut names: Vec<JobName> = Vec::with_capacity(items.len());
+    let mut is_complete = true;
+    for (index, item) in items.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        match parent(r, item, &path, namespace) {
+            Some(name) if names.contains(&name) => {
+                let message = format!(
+                    "{:?} is given twice; each parent once is expected",
+                    name.local()
+                );
+                r.refuse(item.line, &path, message);
+                is_complete = false;
+            }
+            Some(name) => names.push(name),
+            None => is_complete = false,
+        }
+    }
+    is_complete.then_some(names)
 }
 
 fn check_window(r: &mut Reader, f: &Fields<'_>, spec: &JobSpec) {
@@ -251,7 +276,7 @@ fn check_window(r: &mut Reader, f: &Fields<'_>, spec: &JobSpec) {
 
 fn check_parent(r: &mut Reader, f: &Fields<'_>, spec: &JobSpec) {
     if let Some(after) = &spec.after
-        && after.all.contains(&spec.name)
+        && after.names().contains(&spec.name)
         && let Some((node, path)) = f.get("after")
     {
         r.refuse(

@@ -11,15 +11,20 @@ mod handler;
 mod job;
 mod policy;
 mod reader;
+mod retention;
 mod route;
 mod schedule;
+mod script;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::name::Namespace;
+use crate::retention::Retention;
+use crate::script::ScriptSpec;
+use crate::time::Timestamp;
 use reader::Reader;
 
 /// A value and the line it was written on.
@@ -102,7 +107,7 @@ pub const MAX_PROBLEMS: usize = 1_000;
 /// The most jobs in one file or body.
 pub const MAX_JOBS: usize = 100_000;
 
-/// The most calendars in one file.
+/// The most calendars, and the most scripts, in one file.
 pub const MAX_CALENDARS_IN_FILE: usize = 1_000;
 
 /// Reads one job definition. Without the field `namespace` it is in the namespace `default`.
@@ -134,6 +139,43 @@ pub fn window(node: &Node, namespace: &Namespace) -> Result<WindowSpec, Vec<Prob
     reader.finish().and(spec.ok_or_else(Vec::new))
 }
 
+/// Reads one script. Without the field `namespace` it is in `namespace`.
+///
+/// # Errors
+///
+/// All problems.
+pub fn script(node: &Node, namespace: &Namespace) -> Result<ScriptSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = script::read(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads a retention rule.
+///
+/// # Errors
+///
+/// All problems.
+pub fn retention(node: &Node) -> Result<Retention, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let rule = retention::read(&mut reader, node, "");
+    reader.finish().and(rule.ok_or_else(Vec::new))
+}
+
+/// Reads one pause, which begins at `now`. Its owner is left to the caller.
+///
+/// # Errors
+///
+/// All problems.
+pub fn pause(
+    node: &Node,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Result<WindowSpec, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = exclusion::pause(&mut reader, node, namespace, now);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
 /// What a job file defines.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Definitions {
@@ -141,9 +183,11 @@ pub struct Definitions {
     pub jobs: Vec<JobSpec>,
     /// The calendars.
     pub calendars: Vec<CalendarSpec>,
+    /// The scripts.
+    pub scripts: Vec<ScriptSpec>,
 }
 
-/// Reads a job file with its calendars, which the key `calendar` or `calendars` has.
+/// Reads a job file with its calendars, which the key `calendar` or `calendars` has, and its scripts (`script`, `scripts`).
 ///
 /// # Errors
 ///
@@ -152,47 +196,60 @@ pub fn file(root: &Node, namespace: &Namespace) -> Result<Definitions, Vec<Probl
     let Value::Map(entries) = &root.value else {
         return jobs(root, namespace).map(|jobs| Definitions {
             jobs,
-            calendars: Vec::new(),
+            ..Definitions::default()
         });
     };
-    let is_calendars = |key: &str| key == "calendar" || key == "calendars";
-    let (calendars, others): (Vec<_>, Vec<_>) = entries
-        .iter()
-        .cloned()
-        .partition(|(key, _)| is_calendars(key));
+    let mut of_calendars = Vec::new();
+    let mut of_scripts = Vec::new();
+    let mut others = Vec::new();
+    for entry in entries {
+        match entry.0.as_str() {
+            "calendar" | "calendars" => of_calendars.push(entry),
+            "script" | "scripts" => of_scripts.push(entry),
+            _ => others.push(entry.clone()),
+        }
+    }
     let mut reader = Reader::default();
-    let mut found = Definitions {
-        calendars: read_calendars(&mut reader, &calendars, namespace),
-        ..Definitions::default()
-    };
-    let of_calendars = reader.finish();
+    let calendars = read_lists(&mut reader, &of_calendars, "calendar", |r, item| {
+        let calendar = exclusion::calendar(r, item, namespace)?;
+        Some((calendar.name.as_str().to_owned(), calendar))
+    });
+    let scripts = read_lists(&mut reader, &of_scripts, "script", |r, item| {
+        let script = script::read(r, item, namespace)?;
+        Some((script.name.as_str().to_owned(), script))
+    });
+    let first = reader.finish();
     let root = Node {
         line: root.line,
         value: Value::Map(others),
     };
-    match (of_calendars, jobs(&root, namespace)) {
-        (Ok(()), Ok(jobs)) => {
-            found.jobs = jobs;
-            Ok(found)
-        }
-        (of_calendars, of_jobs) => {
-            let mut problems = of_calendars.err().unwrap_or_default();
+    match (first, jobs(&root, namespace)) {
+        (Ok(()), Ok(jobs)) => Ok(Definitions {
+            jobs,
+            calendars,
+            scripts,
+        }),
+        (first, of_jobs) => {
+            let mut problems = first.err().unwrap_or_default();
             problems.extend(of_jobs.err().unwrap_or_default());
             Err(problems)
         }
     }
 }
 
-fn read_calendars(
+/// Reads lists of named definitions that are no jobs. `what` is the word for one of them.
+fn read_lists<T>(
     reader: &mut Reader,
-    lists: &[(String, Node)],
-    namespace: &Namespace,
-) -> Vec<CalendarSpec> {
-    let mut calendars: Vec<CalendarSpec> = Vec::new();
+    lists: &[&(String, Node)],
+    what: &str,
+    read: impl Fn(&mut Reader, &Node) -> Option<(String, T)>,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    let mut names = HashSet::new();
     for (key, list) in lists {
         let Value::List(items) = &list.value else {
             let message = format!(
-                "{} given; a list of calendars is expected ([[{key}]] in TOML)",
+                "{} given; a list of {what}s is expected ([[{key}]] in TOML)",
                 reader::given(list)
             );
             reader.refuse(list.line, key, message);
@@ -201,27 +258,26 @@ fn read_calendars(
         for (index, item) in items.iter().enumerate().take(MAX_CALENDARS_IN_FILE + 1) {
             if index == MAX_CALENDARS_IN_FILE {
                 let message = format!(
-                    "{} calendars given; a file has at most {MAX_CALENDARS_IN_FILE}",
+                    "{} {what}s given; a file has at most {MAX_CALENDARS_IN_FILE}",
                     items.len()
                 );
                 reader.refuse(list.line, key, message);
                 break;
             }
             reader.enter(None, &format!("{key}[{index}]"));
-            if let Some(calendar) = exclusion::calendar(reader, item, namespace) {
-                if calendars.iter().any(|other| other.name == calendar.name) {
-                    let name = calendar.name.as_str();
+            if let Some((name, one)) = read(reader, item) {
+                if !names.insert(name.clone()) {
                     let message = format!(
-                        "{name:?} is given twice in this file; each calendar needs a name of its own"
+                        "{name:?} is given twice in this file; each {what} needs a name of its own"
                     );
                     reader.refuse(item.line, "name", message);
                 }
-                calendars.push(calendar);
+                found.push(one);
             }
             reader.leave();
         }
     }
-    calendars
+    found
 }
 
 /// Reads a job file: a map whose key `job` (TOML's `[[job]]`) or `jobs` is a list of definitions. Definitions without the

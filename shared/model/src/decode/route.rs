@@ -21,7 +21,7 @@ enum Word {
     NeedsShards,
 }
 
-const ROUTES: [(&str, Word); 14] = [
+const ROUTES: [(&str, Word); 15] = [
     ("first", Word::Route(Route::First)),
     ("last", Word::Route(Route::Last)),
     ("round", Word::Route(Route::Round)),
@@ -33,18 +33,18 @@ const ROUTES: [(&str, Word); 14] = [
     ("busyover", Word::Route(Route::Busyover)),
     ("least_loaded", Word::Route(Route::LeastLoaded)),
     ("weighted", Word::Route(Route::Weighted)),
+    ("any", Word::Route(Route::Any)),
     ("broadcast", Word::Route(Route::Broadcast)),
     ("sharded", Word::NeedsShards),
     ("executor", Word::NeedsExecutor),
 ];
-const LATER_ROUTES: [&str; 1] = ["any"];
 
 /// `"round"`, `{ executor = "worker-2" }`, `{ sharded = 8 }` or `{ sharded = ["0=Beijing", …] }`.
 pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<Route> {
     if let Value::Map(_) = node.value {
         return table(r, node, path);
     }
-    match r.word(node, path, "strategy", &ROUTES, &LATER_ROUTES)? {
+    match r.word(node, path, "strategy", &ROUTES, &[])? {
         Word::Route(route) => Some(route),
         Word::NeedsExecutor => {
             r.mismatch(
@@ -66,7 +66,7 @@ pub(super) fn read(r: &mut Reader, node: &Node, path: &str) -> Option<Route> {
 }
 
 fn table(r: &mut Reader, node: &Node, path: &str) -> Option<Route> {
-    let f = r.fields(node, path, &["sharded", "executor"], &LATER_ROUTES)?;
+    let f = r.fields(node, path, &["sharded", "executor"], &[])?;
     match (f.get("sharded"), f.get("executor")) {
         (Some((shards, path)), None) => sharded(r, shards, &path).map(Route::Sharded),
         (None, Some((name, path))) => executor(r, name, &path).map(Route::Executor),

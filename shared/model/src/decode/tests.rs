@@ -59,6 +59,10 @@ fn short_forms_mean_their_long_forms() {
         ),
         (r#"{"retry": 3}"#, r#"{"retry": {"max": 3}}"#),
         (
+            r#"{"handler": {"script": "a", "version": 2}}"#,
+            r#"{"handler": {"script": {"name": "a", "version": 2}}}"#,
+        ),
+        (
             r#"{"route": {"sharded": 2}}"#,
             r#"{"route": {"sharded": ["", ""]}}"#,
         ),
@@ -206,23 +210,19 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": "robin"}"#,
-        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "robin"; did you mean "round"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": "LEAST_LOADED"}"#,
-        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "LEAST_LOADED"; did you mean "least_loaded"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": "fail_over"}"#,
-        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
-    ),
-    (
-        r#"{"route": "any"}"#,
-        r#"job "j": route: strategy "any" is not supported yet (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor)"#,
+        r#"job "j": route: unknown strategy "fail_over"; did you mean "failover"? (first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor)"#,
     ),
     (
         r#"{"route": 3}"#,
-        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, broadcast, sharded, executor is expected"#,
+        r#"job "j": route: 3 given; one of first, last, round, random, consistent_hash, lfu, lru, failover, busyover, least_loaded, weighted, any, broadcast, sharded, executor is expected"#,
     ),
     (
         r#"{"route": "executor"}"#,
@@ -278,7 +278,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"route": {"any": 2}}"#,
-        r#"job "j": route.any: not supported yet"#,
+        r#"job "j": route.any: unknown key; expected one of sharded, executor"#,
     ),
     (
         r#"{"block": "fifo"}"#,
@@ -333,24 +333,64 @@ const WRONG: &[(&str, &str)] = &[
         r#"job "j": labels.a: a list of 1 given; a text is expected"#,
     ),
     (
-        r#"{"after": {"all": ["a", "b"]}}"#,
-        r#"job "j": after.all: a list of 2 given; exactly one parent is supported in this version"#,
+        r#"{"after": {"all": []}}"#,
+        r#"job "j": after.all: a list of 0 given; 1 to 32 parents are expected"#,
+    ),
+    (
+        r#"{"after": {"any": ["a", "b", "a"]}}"#,
+        r#"job "j": after.any[2]: "a" is given twice; each parent once is expected"#,
+    ),
+    (
+        r#"{"after": {"all": ["a"], "any": ["b"]}}"#,
+        r#"job "j": after: `all` and `any` are given; one of them is expected, with a list of the parents' names"#,
+    ),
+    (
+        r#"{"after": {"on": "always"}}"#,
+        r#"job "j": after: neither `all` nor `any` is given; one of them is expected, with a list of the parents' names"#,
+    ),
+    (
+        r#"{"after": {"any": "a"}}"#,
+        r#"job "j": after.any: "a" given; a list of the parents' names is expected"#,
     ),
     (
         r#"{"after": "j"}"#,
         r#"job "j": after: "j" is this job itself; another job is expected as its parent"#,
     ),
     (
-        r#"{"after": {"all": ["p"], "on": "failure"}}"#,
-        r#"job "j": after.on: end "failure" is not supported yet (success)"#,
+        r#"{"after": {"all": ["p"], "on": "end"}}"#,
+        r#"job "j": after.on: unknown end "end" (success, failure, always)"#,
     ),
     (
         r#"{"handler": {"shell": "a", "http": "http://a"}}"#,
-        r#"job "j": handler: shell and http together given; exactly one of shell, command, http, native is expected"#,
+        r#"job "j": handler: shell and http together given; exactly one of shell, command, http, native, script is expected"#,
     ),
     (
         r#"{"handler": {"bash": "a"}}"#,
-        r#"job "j": handler.bash: unknown key; expected one of shell, command, http, native"#,
+        r#"job "j": handler.bash: unknown key; expected one of shell, command, http, native, script, version"#,
+    ),
+    (
+        r#"{"handler": {"script": "a/b"}}"#,
+        r#"job "j": handler.script: "a/b" given; a name without '/' is expected. The field `namespace` has the namespace of the job, its group and its parents"#,
+    ),
+    (
+        r#"{"handler": {"script": "a", "version": 0}}"#,
+        r#"job "j": handler.version: 0 is out of range 1–4294967295"#,
+    ),
+    (
+        r#"{"handler": {"script": {"name": "a"}, "version": 2}}"#,
+        r#"job "j": handler.version: given beside a table; `version` is expected in that table"#,
+    ),
+    (
+        r#"{"handler": {"shell": "a", "version": 2}}"#,
+        r#"job "j": handler.version: given beside shell; only a script has versions"#,
+    ),
+    (
+        r#"{"handler": {"script": {"version": 2}}}"#,
+        r#"job "j": handler.script.name: missing; the name of a script is expected"#,
+    ),
+    (
+        r#"{"handler": {"script": {"name": "a", "text": "x"}}}"#,
+        r#"job "j": handler.script.text: unknown key; expected one of name, version, env, clear_env, cwd, stdin, run_as"#,
     ),
     (
         r#"{"handler": {"shell": " "}}"#,
@@ -583,8 +623,7 @@ fn all_names_of_a_definition_are_in_its_namespace() {
     let spec = job(&with(fields)).expect("a definition");
     assert_eq!(spec.name.as_str(), "team-a/j");
     assert_eq!(spec.group.as_str(), "team-a/g");
-    let parents = &spec.after.as_ref().expect("a parent").all;
-    assert_eq!(parents[0].as_str(), "team-a/p");
+    assert_eq!(spec.parents()[0].as_str(), "team-a/p");
     assert!(spec.stays_in_its_namespace());
     let spec = job(&with(r#"{"namespace": "team-a"}"#)).expect("a definition");
     assert_eq!(spec.group.as_str(), "team-a/default");
@@ -611,6 +650,7 @@ fn a_definition_cannot_name_anything_of_another_namespace() {
         ("group", r#"{"group": "team-b/g"}"#),
         ("after", r#"{"after": "team-b/p"}"#),
         ("after.all[0]", r#"{"after": {"all": ["team-b/p"]}}"#),
+        ("after.any[1]", r#"{"after": {"any": ["p", "team-b/p"]}}"#),
         ("group", r#"{"namespace": "team-b", "group": "team-b/g"}"#),
     ] {
         let found = problems(fields);
@@ -645,4 +685,91 @@ fn a_definition_that_leaves_its_namespace_is_not_written() {
     spec.group = "team-b/g".parse().expect("a name");
     assert!(!spec.stays_in_its_namespace());
     assert!(serde_json::to_value(&spec).is_err());
+}
+
+#[test]
+fn a_file_defines_scripts_beside_jobs() {
+    let root = node(
+        r#"{"script": [{"name": "backup", "language": "python3", "text": "print(1)", "remark": "first"},
+                       {"name": "backup", "namespace": "team", "language": "sh", "text": "true"}],
+            "job": [{"name": "j", "schedule": {"every": "10s"}, "handler": {"script": "backup", "version": 1}}]}"#,
+    );
+    let found = file(&root, &Namespace::default()).unwrap();
+    let names: Vec<&str> = found.scripts.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["backup", "team/backup"]);
+    let script = &found.scripts[0];
+    assert_eq!(
+        (script.text.as_str(), script.remark.as_str()),
+        ("print(1)", "first")
+    );
+    assert_eq!(
+        found.jobs[0].script(),
+        Some(("backup".parse().unwrap(), Some(1)))
+    );
+    let written = serde_json::to_value(script).unwrap();
+    let read = super::script(&written.into(), &Namespace::default());
+    assert_eq!(read.as_ref(), Ok(script));
+}
+
+#[test]
+fn wrong_scripts_are_refused_with_their_place() {
+    let long = "x".repeat(crate::script::MAX_SCRIPT_BYTES + 1);
+    let whole = |fields: &str| format!(r#"{{"script": [{{"name": "a", {fields}}}]}}"#);
+    for (text, expected) in [
+        (r#"{"script": {}}"#.to_owned(), "script: a table of 0 given; a list of scripts is expected ([[script]] in TOML)"),
+        (whole(r#""language": "sh""#), "script[0].text: missing; the script's text is expected"),
+        (whole(r#""language": "sh", "text": " ""#), "script[0].text: an empty text given; a script is expected"),
+        (whole(r#""language": "perl", "text": "x""#), r#"script[0].language: unknown language "perl" (sh, bash, python3, node, php, pwsh)"#),
+        (whole(r#""text": "x""#), "script[0].language: missing; the program that runs it"),
+        (whole(&format!(r#""language": "sh", "text": "{long}""#)), "script[0].text: "),
+        (whole(r#""language": "sh", "text": "x", "shell": "/bin/sh""#), "script[0].shell: unknown key"),
+        (
+            r#"{"script": [{"name": "a", "language": "sh", "text": "x"}, {"name": "a", "language": "sh", "text": "y"}]}"#.to_owned(),
+            r#"script[1].name: "a" is given twice in this file; each script needs a name of its own"#,
+        ),
+    ] {
+        let problems = file(&node(&text), &Namespace::default()).expect_err("is refused");
+        let first = problems[0].to_string();
+        assert!(first.starts_with(expected), "{first}");
+    }
+}
+
+#[test]
+fn retention_is_an_age_or_a_table() {
+    let read = |fields: &str| job(&with(fields)).expect("a definition").retention;
+    let short = read(r#"{"retention": "30d"}"#);
+    assert_eq!(short, read(r#"{"retention": {"age": "30d"}}"#));
+    assert_eq!(short.age.map(|age| age.to_string()).as_deref(), Some("30d"));
+    let all = read(r#"{"retention": {"age": "30d", "runs": 100, "logs": "3d", "outputs": "30d"}}"#);
+    assert_eq!(all.runs, Some(100));
+    assert!(read("{}").is_empty());
+    for (fields, says) in [
+        (
+            r#"{"retention": 7}"#,
+            "retention: 7 given; an age such as \"30d\"",
+        ),
+        (r#"{"retention": "7"}"#, "write a number with a unit"),
+        (
+            r#"{"retention": "59s"}"#,
+            "retention: \"59s\" is too short; at least 1m is expected",
+        ),
+        (
+            r#"{"retention": {"age": "4000d"}}"#,
+            "retention.age: \"4000d\" is too long; at most 3650d",
+        ),
+        (r#"{"retention": {"runs": 0}}"#, "retention.runs: 0"),
+        (r#"{"retention": {"runs": 1000001}}"#, "1000000"),
+        (r#"{"retention": {"days": 7}}"#, "retention.days"),
+        (
+            r#"{"retention": {"age": "3d", "logs": "4d"}}"#,
+            "retention.logs: \"4d\" is longer than age (\"3d\")",
+        ),
+        (
+            r#"{"retention": {"age": "3d", "outputs": "4d"}}"#,
+            "retention.outputs",
+        ),
+    ] {
+        let found = problems(fields).join("\n");
+        assert!(found.contains(says), "{fields}: {found}");
+    }
 }

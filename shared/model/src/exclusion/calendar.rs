@@ -19,7 +19,7 @@ pub const MAX_CALENDAR_ENTRIES: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalendarSpec {
     /// The name, unique in its namespace. It is written as the namespace and the local name.
-    #[serde(flatten, with = "written_name")]
+    #[serde(flatten, with = "crate::name::written")]
     pub name: CalendarName,
     /// Free text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -39,38 +39,6 @@ pub struct CalendarSpec {
     /// Single stretches of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub periods: Vec<Period>,
-}
-
-mod written_name {
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use crate::name::{CalendarName, Namespace};
-
-    #[derive(Serialize, Deserialize)]
-    struct Written {
-        name: String,
-        #[serde(default, skip_serializing_if = "Namespace::is_default")]
-        namespace: Namespace,
-    }
-
-    pub(super) fn serialize<S: Serializer>(
-        name: &CalendarName,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let written = Written {
-            name: name.local().to_owned(),
-            namespace: name.namespace(),
-        };
-        written.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<CalendarName, D::Error> {
-        let Written { name, namespace } = Written::deserialize(deserializer)?;
-        CalendarName::in_namespace(&namespace, &name).map_err(D::Error::custom)
-    }
 }
 
 /// One or more days.

@@ -15,7 +15,7 @@ pub use calendar::{
     TimeOfDay, WeekdayName,
 };
 pub use next::{Due, MAX_LOOK_AHEAD_MS, NextDue, Passed, next_due, next_free, passed};
-pub use window::{MaintenanceWindow, WindowScope, WindowSpec, WindowTime};
+pub use window::{FOREVER, MaintenanceWindow, WindowScope, WindowSpec, WindowTime};
 
 use crate::job::JobSpec;
 use crate::name::CalendarName;
@@ -80,8 +80,12 @@ impl fmt::Display for Cause<'_> {
                 write!(f, "excluded by calendar {:?}", calendar.spec.name.local())
             }
             Self::Window(window) => {
-                let MaintenanceWindow { id, spec } = window;
-                write!(f, "in maintenance window {id}")?;
+                let MaintenanceWindow { id, spec, .. } = window;
+                let what = match spec.time {
+                    WindowTime::Pause { .. } => "pause",
+                    _ => "maintenance window",
+                };
+                write!(f, "in {what} {id}")?;
                 if !spec.owner.is_empty() {
                     write!(f, " of {}", spec.owner)?;
                 }
@@ -96,6 +100,14 @@ impl fmt::Display for Cause<'_> {
 }
 
 impl Exclusions {
+    /// These without pauses, which are about the present and not about fire times of the past.
+    #[must_use]
+    pub fn without_pauses(mut self) -> Self {
+        self.windows
+            .retain(|window| window.pauses_until().is_none());
+        self
+    }
+
     /// Whether nothing excludes any fire time.
     pub fn is_empty(&self) -> bool {
         self.calendars.is_empty() && self.windows.is_empty()
@@ -108,7 +120,7 @@ impl Exclusions {
             Some((Cause::Calendar(calendar), until))
         });
         let windows = self.windows.iter().filter_map(|window| {
-            let until = window.spec.time.covers_until(at)?;
+            let until = window.covers_until(at)?;
             Some((Cause::Window(window), until))
         });
         calendars
@@ -121,7 +133,21 @@ impl Exclusions {
         let mut calendars = self.calendars.iter();
         let mut windows = self.windows.iter();
         calendars.any(|calendar| calendar.excludes_until(at).is_some())
-            || windows.any(|window| window.spec.time.covers_until(at).is_some())
+            || windows.any(|window| window.covers_until(at).is_some())
+    }
+
+    /// The pause that lasts longest after `now`.
+    pub fn pause(&self, now: Timestamp) -> Option<&MaintenanceWindow> {
+        let pauses = self.windows.iter().map(AsRef::as_ref);
+        pauses
+            .filter(|window| window.pauses_until().is_some_and(|until| now < until))
+            .max_by_key(|window| (window.pauses_until(), std::cmp::Reverse(window.id)))
+    }
+
+    /// When the last of its pauses ends, whether that is in the future or not. `None` without a pause.
+    pub fn paused_until(&self) -> Option<Timestamp> {
+        let pauses = self.windows.iter();
+        pauses.filter_map(|window| window.pauses_until()).max()
     }
 
     /// The time zones that the exclusions depend on.

@@ -4,7 +4,7 @@
 //! may be due later than its next fire time. The job then remembers the first excluded fire time that is not accounted for
 //! yet. Between that one and the time of the next plan, each fire time either has its run or is excluded.
 
-use super::Exclusions;
+use super::{Exclusions, FOREVER};
 use crate::job::JobSpec;
 use crate::schedule::Schedule;
 use crate::time::Timestamp;
@@ -188,6 +188,9 @@ pub fn next_free(spec: &JobSpec, exclusions: &Exclusions, after: Timestamp) -> O
         let Some((_, until)) = exclusions.at(at) else {
             return Some(at);
         };
+        if until >= FOREVER {
+            return None;
+        }
         after = if may_jump {
             at.max(until.minus_ms(1))
         } else {

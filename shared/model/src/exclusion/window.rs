@@ -1,4 +1,4 @@
-//! Maintenance windows: times at which the jobs in a scope do not fire.
+//! Maintenance windows and pauses: times at which the jobs in a scope do not fire.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,41 @@ use crate::name::{GroupName, Namespace};
 use crate::schedule::Schedule;
 use crate::time::Timestamp;
 
-/// A maintenance window of a store.
+/// The end of a pause that has none: an instant that no schedule reaches.
+pub const FOREVER: Timestamp = Timestamp::from_millis(253_402_041_599_999);
+
+/// A maintenance window or a pause of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MaintenanceWindow {
     /// Its identity.
     pub id: i64,
     /// What it says.
     pub spec: WindowSpec,
+    /// When a person ended it. It excludes nothing from then on, and is kept until the plans of its jobs have changed.
+    pub ended_at: Option<Timestamp>,
+}
+
+impl MaintenanceWindow {
+    /// If it excludes the instant, until when. It may exclude that one too.
+    pub fn covers_until(&self, at: Timestamp) -> Option<Timestamp> {
+        let until = self.spec.time.covers_until(at)?;
+        let until = self.ended_at.map_or(until, |end| until.min(end));
+        (at < until).then_some(until)
+    }
+
+    /// Whether it will exclude nothing after `now`.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.ended_at.is_some_and(|end| end <= now) || self.spec.time.is_over(now)
+    }
+
+    /// For a pause, when it ends: [`FOREVER`] if nobody has said when.
+    pub fn pauses_until(&self) -> Option<Timestamp> {
+        let WindowTime::Pause { until, .. } = self.spec.time else {
+            return None;
+        };
+        let until = until.unwrap_or(FOREVER);
+        Some(self.ended_at.map_or(until, |end| until.min(end)))
+    }
 }
 
 /// A maintenance window as written.
@@ -82,6 +110,20 @@ pub enum WindowTime {
         /// How long it is open.
         duration: DurationMs,
     },
+    /// From now on, until a person ends it.
+    Pause {
+        /// When it began. A fire time before it that has no run yet is excluded too: once the pause is there, nothing may
+        /// start that was due before.
+        #[serde(with = "instant_text")]
+        paused_at: Timestamp,
+        /// When it ends by itself.
+        #[serde(
+            default,
+            with = "crate::time::rfc3339",
+            skip_serializing_if = "Option::is_none"
+        )]
+        until: Option<Timestamp>,
+    },
 }
 
 impl WindowTime {
@@ -95,6 +137,10 @@ impl WindowTime {
                 let begun = starts.next_after(at.minus_ms(duration.as_millis()))?;
                 (begun <= at).then(|| begun.plus_ms(duration.as_millis()))
             }
+            Self::Pause { until, .. } => {
+                let until = until.unwrap_or(FOREVER);
+                (at < until).then_some(until)
+            }
         }
     }
 
@@ -106,18 +152,26 @@ impl WindowTime {
                 let begins = starts.next_after(after.minus_ms(duration.as_millis()))?;
                 Some((begins, begins.plus_ms(duration.as_millis())))
             }
+            Self::Pause { paused_at, until } => {
+                let until = until.unwrap_or(FOREVER);
+                (after < until).then_some((*paused_at, until))
+            }
         }
     }
 
     /// Whether the window will never be open after `now`.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        matches!(self, Self::Once { end, .. } if *end <= now)
+        match self {
+            Self::Once { end, .. } => *end <= now,
+            Self::Recurring { .. } => false,
+            Self::Pause { until, .. } => until.is_some_and(|until| until <= now),
+        }
     }
 
     /// The time zone that it depends on.
     pub(super) fn zone(&self) -> Option<&str> {
         match self {
-            Self::Once { .. } => None,
+            Self::Once { .. } | Self::Pause { .. } => None,
             Self::Recurring { starts, .. } => starts.zones().next(),
         }
     }

@@ -1,4 +1,4 @@
-//! Imports jobs from other schedulers: systemd's timers and Quartz.
+//! Imports jobs from other schedulers: systemd's timers, Quartz and XXL-JOB.
 //!
 //! These modules turn plain data into jobs. Callers read files and databases, and store the jobs. Each thing that could
 //! become a job gets an [`Entry`]: a job with notes on every difference, or the reason why there is none.
@@ -8,6 +8,7 @@
 
 pub mod quartz;
 pub mod systemd;
+pub mod xxl;
 
 use std::collections::HashSet;
 

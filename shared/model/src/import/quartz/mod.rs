@@ -8,6 +8,7 @@ mod misfire;
 mod schedule;
 
 pub use data::Data;
+pub(super) use schedule::as_quartz_reads;
 
 use std::collections::BTreeMap;
 

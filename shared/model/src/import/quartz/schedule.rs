@@ -74,7 +74,10 @@ fn starts(draft: &mut Draft, start: Option<Timestamp>, now: Timestamp) {
 
 /// An expression as Quartz reads it, where the dialect of jobs reads it in another way: Quartz ignores a step after a
 /// name.
-fn as_quartz_reads(draft: &mut Draft, expression: &str) -> Result<String, String> {
+pub(in crate::import) fn as_quartz_reads(
+    draft: &mut Draft,
+    expression: &str,
+) -> Result<String, String> {
     let mut fields: Vec<String> = expression
         .split_ascii_whitespace()
         .map(str::to_ascii_uppercase)
