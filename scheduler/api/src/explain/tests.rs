@@ -264,7 +264,7 @@ const RUNS: &[Case] = &[
         RunState::Scheduled,
         |s, _| {
             let mut retry = run(6, RunState::Scheduled);
-            (retry.attempt, retry.due_at) = (2, at(-1_000));
+            (retry.retries, retry.due_at) = (1, at(-1_000));
             s.live = vec![retry, run(8, RunState::Scheduled)];
         },
         "lane_of_group",
