@@ -398,7 +398,7 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
         &'static str,
         &'static [&'static str],
     );
-    let cases: [Case; 14] = [
+    let cases: [Case; 15] = [
         (
             json!({}),
             |_| {},
