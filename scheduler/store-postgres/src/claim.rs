@@ -27,7 +27,7 @@ pub(crate) const CLAIM: &str = "
 
 pub(crate) const READ: &str = "
     SELECT r.id, l.attempt, l.state, r.kind, r.fire_at, l.due_at, r.shard_index, r.shard_total, r.shard_item, r.params, l.executor,
-        l.pinned, r.sequence, l.maybe_published, l.published_group, r.job_id, j.version, l.retries + l.reruns AS failures
+        l.pinned, r.sequence, l.maybe_published, l.published_group, r.job_id, j.version, l.retries
     FROM run_live l JOIN run r ON r.id = l.id AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
     WHERE l.id = ANY ($1)";
 
@@ -132,6 +132,6 @@ fn claimed_row(row: &PgRow) -> Result<ClaimedRow> {
         published_group: row.try_get("published_group")?,
         job_id: row.try_get("job_id")?,
         job_version: row.try_get("version")?,
-        failures: integer("failures")?,
+        retries: integer("retries")?,
     })
 }

@@ -35,7 +35,7 @@ pub(crate) const FACTS: &str = "
             FROM (
                 SELECT l.id, l.state, l.executor, l.claimed_by, l.published_group IS NOT NULL AS moved,
                     l.executor <> g.executor OR l.published_group IS NOT NULL AS elsewhere,
-                    ARRAY[CASE WHEN l.retries + l.reruns = 0 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
+                    ARRAY[CASE WHEN l.retries = 0 THEN l.fire_at ELSE l.due_at END, l.id] AS place,
                     l.state = 0 AND l.due_at <= greatest(g.until, coalesce($8, (extract(epoch FROM now()) * 1000)::bigint))
                         AND NOT l.cancel_requested
                         AND ($6::bigint[])[width_bucket(l.id, $6::bigint[])] IS DISTINCT FROM l.id AS waits

@@ -29,7 +29,7 @@ pub(crate) const CLAIM: &str = "
 /// The columns of [`ClaimedRow`].
 pub(crate) const READ: &str = "
     SELECT json_group_array(json_array(r.id, r.attempt, r.state, r.kind, r.fire_at, r.due_at, r.shard_index, r.shard_total,
-        r.shard_item, r.params, r.executor, r.pinned, r.sequence, r.maybe_published, r.published_group, r.job_id, j.version, r.retries + r.reruns))
+        r.shard_item, r.params, r.executor, r.pinned, r.sequence, r.maybe_published, r.published_group, r.job_id, j.version, r.retries))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value CROSS JOIN job j ON j.id = r.job_id";
 
 /// Leaves runs to other nodes. A run that may be published keeps its state and its executor.

@@ -43,7 +43,7 @@ pub(crate) const FACTS: &str = concat!(
                 (r.executor <> g.value ->> 2 OR r.published_group IS NOT NULL) AS elsewhere,
                 ",
     place!(
-        "CASE WHEN r.retries + r.reruns = 0 THEN r.fire_at ELSE r.due_at END",
+        "CASE WHEN r.retries = 0 THEN r.fire_at ELSE r.due_at END",
         "r.id"
     ),
     " AS place,

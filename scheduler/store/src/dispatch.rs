@@ -173,8 +173,8 @@ pub struct ClaimedRun {
     /// The attempt may already be in the executor's queue, because a node ended between its publication and its
     /// confirmation. It must be published again to the same executor, as the same attempt.
     pub maybe_published: bool,
-    /// The place of the run in its lane: the fire time. A run that failed before joins at the end of its lane, so this is
-    /// its due time then.
+    /// The place of the run in its lane: the fire time. A retry joins at the end of its lane, so this is its due time then.
+    /// A run that an executor returned or lost keeps its place.
     pub lane_at: Timestamp,
 }
 

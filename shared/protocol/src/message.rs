@@ -159,6 +159,9 @@ pub struct Trigger {
     pub kind: RunKind,
     /// The fire time.
     pub fire_at: Timestamp,
+    /// The place of the attempt in its lane, if it is not the fire time: a retry joins at the end of its lane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane_at: Option<Timestamp>,
     /// The part of the work.
     #[serde(default = "Shard::whole", skip_serializing_if = "usual::is_whole")]
     pub shard: Shard,

@@ -23,6 +23,9 @@ const GOLDEN: &str = include_str!("golden/trigger.json");
 /// The same trigger of run 8, in a batch with those of the runs 7 and 9.
 const GOLDEN_OF_THREE: &str = include_str!("golden/trigger_of_three.json");
 
+/// The same trigger as a retry, which is due a minute later.
+const GOLDEN_OF_RETRY: &str = include_str!("golden/trigger_of_retry.json");
+
 fn key() -> SigningKey {
     SigningKey::from_seed([7; 32])
 }
@@ -59,6 +62,7 @@ fn trigger() -> Trigger {
         executor: "one".parse().expect("a name"),
         kind: RunKind::Manual,
         fire_at: Timestamp::from_millis(1_800_000_000_000),
+        lane_at: None,
         shard: Shard::whole(),
         params: Some("p".to_owned()),
         job: Arc::new(job),
@@ -91,6 +95,23 @@ fn the_wire_format_of_a_batch_is_the_golden_message() {
     let messages = key().sign_all(&mut triggers);
     assert_eq!(str::from_utf8(&messages[1]), Ok(GOLDEN_OF_THREE.trim_end()));
     assert_eq!(verify(GOLDEN_OF_THREE.trim_end()), Ok(()));
+}
+
+/// The place of a retry in its lane is covered by the signature. Other triggers do not have the field.
+#[test]
+fn the_signature_covers_the_place_of_a_retry() {
+    let mut retry = Trigger {
+        lane_at: Some(Timestamp::from_millis(1_800_000_060_000)),
+        ..trigger()
+    };
+    let message = String::from_utf8(key().sign(&mut retry)).expect("UTF-8");
+    assert_eq!(message, GOLDEN_OF_RETRY.trim_end());
+    assert_eq!(verify(&message), Ok(()));
+    let changed = message.replacen("1800000060000", "1800000000001", 1);
+    assert_eq!(verify(&changed), Err(SignError::Mismatch(1)));
+    let first = message.replacen(",\"lane_at\":1800000060000", "", 1);
+    assert_eq!(verify(&first), Err(SignError::Mismatch(1)));
+    assert!(!GOLDEN.contains("lane_at"));
 }
 
 /// A trigger has the name of a secret, never its value. Another name would be another secret.

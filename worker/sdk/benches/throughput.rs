@@ -120,6 +120,7 @@ fn message(run: i64) -> Result<Outgoing, Error> {
         executor: "worker-1".parse()?,
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(1_800_000_000_000),
+        lane_at: None,
         shard: Shard::whole(),
         params: Some("{\"full\":false}".to_owned()),
         job: Arc::new(job),

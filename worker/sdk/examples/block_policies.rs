@@ -119,6 +119,7 @@ fn message(run: i64, job: i64, block: Block) -> Result<Outgoing, Box<dyn Error>>
         executor: EXECUTOR.parse()?,
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(0),
+        lane_at: None,
         shard: Shard::whole(),
         params: None,
         job: Arc::new(job),

@@ -175,7 +175,7 @@ impl PendingPublishes {
         *self = Self::default();
     }
 
-    /// Their due times put the returned triggers before newer ones.
+    /// Their places put the returned triggers before newer ones.
     fn end_holds(&mut self, now: Timestamp) {
         let is_over = |hold: &Hold| hold.until <= now || hold.until.since_ms(now) > MAX_HOLD_MS;
         let ended = self.holds.extract_if(|_, hold| is_over(hold));
@@ -203,6 +203,8 @@ pub(crate) struct PendingPublish {
     /// After this instant the trigger is rebuilt with a new deadline, because too little of the old one is left.
     pub(crate) rebuild_after: Timestamp,
     pub(crate) due_at: Timestamp,
+    /// Its place among the triggers of its queue. Not after its due time.
+    pub(crate) order_at: Timestamp,
     pub(crate) priority: u8,
     pub(crate) message: Outgoing,
 }
@@ -219,7 +221,7 @@ impl PendingPublish {
 
     fn insert_into(self, wheel: &mut Wheel<Self>) {
         let run = self.dispatch.attempt.run;
-        wheel.insert(self.due_at, self.priority, run, self);
+        wheel.insert(self.order_at, self.priority, run, self);
     }
 }
 

@@ -165,6 +165,7 @@ impl TriggerWriter {
             executor: dispatch.executor.clone(),
             kind: run.kind,
             fire_at: run.fire_at,
+            lane_at: (run.lane_at != run.fire_at).then_some(run.lane_at),
             shard: run.shard.clone(),
             params: run.params.clone().or_else(|| spec.params.clone()),
             job: self.snapshot(&run.job),
@@ -187,6 +188,7 @@ impl TriggerWriter {
             session,
             rebuild_after: self.signer.rebuild_after(now),
             due_at: run.due_at,
+            order_at: order_at(run, now),
             priority: spec.priority,
             message,
         };
@@ -230,5 +232,16 @@ impl TriggerWriter {
         });
         self.snapshots.insert(job.id, snapshot.clone());
         snapshot
+    }
+}
+
+/// The place of a trigger among those that wait for their publication. A run that is due already, or was routed before,
+/// goes by its place in its lane: a failover makes it due anew, after newer runs. Others are not published before they are
+/// due.
+fn order_at(run: &ClaimedRun, now: Timestamp) -> Timestamp {
+    if run.due_at <= now || run.attempt > 1 {
+        run.due_at.min(run.lane_at)
+    } else {
+        run.due_at
     }
 }

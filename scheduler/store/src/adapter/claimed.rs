@@ -32,8 +32,7 @@ pub struct ClaimedRow {
     pub published_group: Option<String>,
     pub job_id: i64,
     pub job_version: i64,
-    /// Retries and reruns together.
-    pub failures: i64,
+    pub retries: i64,
 }
 
 /// The jobs of claimed runs, with their versions.
@@ -94,7 +93,7 @@ fn claimed_run(row: ClaimedRow, jobs: &JobsById) -> Result<ClaimedRun, StoreErro
         executor: executor.as_deref().map(parse_name).transpose()?,
         sequence: to_u64(row.sequence),
         maybe_published,
-        lane_at: Timestamp::from_millis(if row.failures == 0 {
+        lane_at: Timestamp::from_millis(if row.retries == 0 {
             row.fire_at
         } else {
             row.due_at

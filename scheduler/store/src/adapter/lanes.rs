@@ -9,8 +9,9 @@
 //! its mark back. Both may do so. An accepted attempt therefore proves that no other one was accepted before it at
 //! another executor and is still live ([`after_mark`]). `SQLite` has one writer and needs no second look.
 //!
-//! A look before the mark ([`before_mark`]) keeps the order: an attempt waits while an older run of its lane is due and
-//! `scheduled`, or is being published by another node. It also spares nearly all marks that would be taken back.
+//! Both looks keep the order: an attempt waits while an older run of its lane is due and `scheduled`, or is being published
+//! by another node. A run whose attempt was returned is `scheduled` again at its old place. The look before the mark
+//! ([`before_mark`]) also spares nearly all marks that would be taken back.
 //!
 //! A node may end between its mark and its second look. The mark then counts as maybe published, and it may or may not
 //! have been accepted. If another executor has an attempt of the lane that is published, this one was not accepted, and
@@ -264,6 +265,8 @@ fn marked_before(request: &DispatchRequest, group: &LaneGroup<'_>, facts: &LaneF
 
 /// The marks that are taken back, after they became visible. `is_marked` tells whether this call has marked a run. `facts` has
 /// what is visible since then, for each group in their order.
+///
+/// An older run may have become due, or may have been returned by its executor, since the first look. It goes first.
 pub fn after_mark(
     requests: &[DispatchRequest],
     groups: &[LaneGroup<'_>],
@@ -279,26 +282,31 @@ pub fn after_mark(
         let members: Vec<&DispatchRequest> = of_group
             .filter(|request| is_marked(request.attempt.run))
             .collect();
-        let (kept, reason) = if let Some(slots) = group.slots {
-            let others = facts.live.saturating_sub(members.len() as u64);
-            let kept = u64::from(slots).saturating_sub(others);
-            let one = RunId(facts.first_live.unwrap_or_default());
-            (
-                usize::try_from(kept).unwrap_or(usize::MAX),
-                LaneWaitReason::Full(one),
-            )
-        } else if let Some(run) = facts.first_elsewhere {
-            (0, LaneWaitReason::Busy(RunId(run)))
-        } else {
-            continue;
-        };
-        lost.extend(members.into_iter().skip(kept).map(|request| LaneWait {
-            attempt: request.attempt,
-            holder: holder(group, facts, reason),
-            reason,
-            ahead: facts.ahead,
-            undecided: false,
-        }));
+        let others = facts.live.saturating_sub(members.len() as u64);
+        let mut free = group
+            .slots
+            .map(|slots| u64::from(slots).saturating_sub(others));
+        for request in members {
+            let place = member_position(request);
+            let older = facts.waiting.filter(|other| *other < place);
+            let reason = if let Some((_, run)) = older {
+                LaneWaitReason::Behind(RunId(run))
+            } else if free == Some(0) {
+                LaneWaitReason::Full(RunId(facts.first_live.unwrap_or_default()))
+            } else if let Some(run) = facts.first_elsewhere.filter(|_| free.is_none()) {
+                LaneWaitReason::Busy(RunId(run))
+            } else {
+                free = free.map(|free| free - 1);
+                continue;
+            };
+            lost.push(LaneWait {
+                attempt: request.attempt,
+                holder: holder(group, facts, reason),
+                reason,
+                ahead: facts.ahead,
+                undecided: false,
+            });
+        }
     }
     lost
 }

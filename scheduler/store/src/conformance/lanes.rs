@@ -80,6 +80,43 @@ pub async fn a_lane_is_free_once_its_attempts_have_ended(fixture: &Fixture) {
     assert_eq!(waits[0].holder, Some(name("e2")));
 }
 
+/// What an executor returned or lost keeps its place: newer runs wait for it.
+pub async fn a_returned_run_keeps_its_place(fixture: &Fixture) {
+    let (one, two) = (fixture.node().await, fixture.node().await);
+    let mut spec = by_hand("a");
+    spec.on_lost = cueline_model::OnLost::Rerun;
+    fixture.apply(&[spec]).await;
+    let older = triggered(fixture, one, "a", 2).await;
+    for run in &older {
+        fixture.publish(one, run).await;
+    }
+    let younger = triggered(fixture, two, "a", 1).await.remove(0);
+    fixture.clock.advance(1_000);
+    fixture
+        .end_by_scheduler(attempt(&older[1]), OutcomeKind::Returned)
+        .await;
+    fixture
+        .end_by_scheduler(attempt(&older[0]), OutcomeKind::Lost)
+        .await;
+    let waits = begin(fixture, two, &[(&younger, "e2")]).await.waits;
+    assert_eq!(waits[0].reason, LaneWaitReason::Behind(older[0].id));
+    let again = fixture.claim(one).await;
+    assert_eq!(again.len(), 2);
+    for run in &again {
+        assert_eq!((run.attempt, run.lane_at), (2, run.fire_at));
+        assert!(run.due_at > younger.due_at, "it is due anew");
+    }
+    let asked: Vec<_> = again.iter().map(|run| (run, "e2")).collect();
+    assert_eq!(begin(fixture, one, &asked).await.accepted.len(), 2);
+    let waits = begin(fixture, two, &[(&younger, "e2")]).await.waits;
+    assert_eq!(waits[0].reason, LaneWaitReason::Behind(older[0].id));
+    let marked: Vec<_> = again.iter().map(attempt).collect();
+    let confirmed = fixture.store.confirm_dispatch(&marked).await;
+    confirmed.expect("confirms");
+    let begun = begin(fixture, two, &[(&younger, "e2")]).await;
+    assert_eq!(begun.accepted, [attempt(&younger)]);
+}
+
 /// A lane with places has at most so many attempts, at any executors.
 pub async fn a_lane_with_places_is_bounded(fixture: &Fixture) {
     let node = fixture.node().await;

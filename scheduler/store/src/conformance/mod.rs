@@ -66,7 +66,7 @@ macro_rules! store_conformance {
             dispatch: begin_marks_scheduled_runs, begin_is_repeatable, begin_refuses_others, begin_refuses_an_older_version,
                 late_confirmation_changes_nothing, released_runs_are_claimable, release_keeps_possibly_published_runs,
                 released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
-            lanes: a_lane_is_at_one_executor, a_lane_is_free_once_its_attempts_have_ended, a_lane_with_places_is_bounded, older_runs_go_first,
+            lanes: a_lane_is_at_one_executor, a_lane_is_free_once_its_attempts_have_ended, a_returned_run_keeps_its_place, a_lane_with_places_is_bounded, older_runs_go_first,
                 only_due_runs_go_first, each_shard_has_a_lane, nodes_race_for_a_lane, an_unaccepted_mark_is_taken_back,
                 the_older_of_two_unknown_marks_goes_on, a_mark_that_is_taken_back_ends_with_its_job, a_lane_stays_with_the_group_of_its_attempts;
             reports: times_and_texts_of_a_run_are_kept, extreme_values_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use cueline_model::{Block, RunId, Timestamp};
+use cueline_model::Block;
 
 use super::request::{LaneKey, LaneRequest};
 use crate::identity::RunKey;
@@ -87,39 +87,17 @@ impl Lane {
         self.waiting.front().map(|waiting| &waiting.request)
     }
 
-    /// Inserts a request. The order of those that wait has two rules, for each policy:
-    ///
-    /// - First attempts are sorted by fire time, then by run id. A trigger that was published or delivered late goes
-    ///   before the younger ones that still wait.
-    /// - Everything behind a later attempt arrived after it. A first attempt that arrives after it goes before it only
-    ///   if a younger first attempt is there already.
-    ///
-    /// Requests that are restored after a restart, in the order of acceptance, follow both rules again.
+    /// Inserts a request. Those that wait are sorted by their places, for each policy. A trigger that was published or
+    /// delivered late, or routed again, goes before the younger ones that still wait. Starts at the back, where most
+    /// requests belong.
     pub(super) fn insert(&mut self, waiting: Waiting) {
         if cueline_runtime::planted!("order_swapped") {
             self.waiting.push_front(waiting);
             return;
         }
-        let at = if let Some(age) = waiting.request.age() {
-            self.place_of_first_attempt(age)
-        } else {
-            // It may have waited for the end of its predecessor. What arrived in that time is here already.
-            let earlier = self.waiting.iter().rposition(|w| w.order < waiting.order);
-            earlier.map_or(0, |earlier| earlier + 1)
-        };
-        self.waiting.insert(at, waiting);
-    }
-
-    /// The place of the first younger first attempt, or the end. Starts at the back, where most requests belong.
-    fn place_of_first_attempt(&self, age: (Timestamp, RunId)) -> usize {
-        let mut at = self.waiting.len();
-        for (place, waiting) in self.waiting.iter().enumerate().rev() {
-            match waiting.request.age() {
-                Some(other) if other > age => at = place,
-                Some(_) => break,
-                None => {}
-            }
-        }
-        at
+        let place = waiting.request.place();
+        let mut earlier = self.waiting.iter();
+        let earlier = earlier.rposition(|other| other.request.place() <= place);
+        self.waiting.insert(earlier.map_or(0, |at| at + 1), waiting);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use cueline_model::Block;
 
 use super::lane::{Lane, ReadyLane, Waiting};
-use super::request::{LaneKey, LaneRequest, NotStarted, RequestAge, Step};
+use super::request::{LaneKey, LaneRequest, NotStarted, Place, Step};
 use crate::context::StopReason;
 use crate::identity::{AttemptKey, RunKey};
 
@@ -14,7 +14,7 @@ use crate::identity::{AttemptKey, RunKey};
 pub(super) struct HeldRun {
     attempt: u32,
     lane: LaneKey,
-    age: RequestAge,
+    place: Place,
     running: bool,
     stopping: bool,
     /// A newer attempt of the same run. It waits until the running one has ended.
@@ -142,8 +142,7 @@ impl Lanes {
         }
     }
 
-    /// Puts back a request that waited before a restart. Call it in the order of acceptance, see [`Lane::insert`]. The
-    /// policy is not applied again.
+    /// Puts back a request that waited before a restart. The policy is not applied again.
     pub(crate) fn restore(&mut self, request: LaneRequest) {
         let lane = self.by_key.entry(request.lane).or_default();
         lane.adopt_policy(&request);
@@ -256,14 +255,15 @@ impl Lanes {
         false
     }
 
-    /// A run in the lane that was published after this request. The broker may deliver an older trigger again.
+    /// Another run in the lane that is newer than this request. The broker may deliver an older trigger again, and a
+    /// failover may route an older run again.
     fn newer_run(&self, request: &LaneRequest) -> Option<RunKey> {
-        let (lane, age) = (self.by_key.get(&request.lane)?, request.age()?);
+        let (lane, place) = (self.by_key.get(&request.lane)?, request.place());
         let waiting = lane.waiting.iter().map(|w| w.request.key.run);
         let mut runs = waiting.chain(lane.running.iter().copied());
         runs.find(|run| {
-            let held = self.runs.get(run).and_then(|held| held.age);
-            held.is_some_and(|held| held > age)
+            let is_newer = |held: &HeldRun| held.place > place;
+            *run != request.key.run && self.runs.get(run).is_some_and(is_newer)
         })
     }
 
@@ -302,7 +302,7 @@ impl Lanes {
         let held = HeldRun {
             attempt: key.attempt,
             lane,
-            age: waiting.request.age(),
+            place: waiting.request.place(),
             running: false,
             stopping: false,
             next: None,

@@ -3,7 +3,8 @@
 //! Pure: [`LaneRequest`]s go in, [`Step`]s come out, and the caller carries them out. It knows no I/O, no clock and
 //! no tokio.
 //!
-//! The first attempts that wait in a lane start by fire time, whatever the order in which their triggers arrived.
+//! The attempts that wait in a lane start by fire time, whatever the order in which their triggers arrived. A retry counts
+//! from the time when it is due.
 //!
 //! A lane is busy while an attempt of it runs or waits. All lanes share the worker's capacity. Of the lanes that
 //! could start an attempt, the one with the highest priority goes first, and equals take turns. The backlog of one

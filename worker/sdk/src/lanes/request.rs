@@ -24,8 +24,8 @@ impl Hash for LaneKey {
     }
 }
 
-/// Fire time and run of a first attempt. `None` for a later attempt, whose publication they do not tell.
-pub(super) type RequestAge = Option<(Timestamp, RunId)>;
+/// The place of a request in its lane. Schedulers order the runs of a lane in the same way.
+pub(super) type Place = (Timestamp, RunId);
 
 /// The part of a trigger that decides where and when the attempt starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,14 +37,13 @@ pub(crate) struct LaneRequest {
     pub(crate) block: Block,
     pub(crate) backlog: u32,
     pub(crate) priority: u8,
-    pub(crate) fire_at: Timestamp,
+    /// The fire time, and of a retry its due time.
+    pub(crate) at: Timestamp,
 }
 
 impl LaneRequest {
-    /// Tells which of two first attempts was published first.
-    pub(super) fn age(&self) -> RequestAge {
-        let is_first = self.key.attempt == 1;
-        is_first.then_some((self.fire_at, self.key.run.run))
+    pub(super) fn place(&self) -> Place {
+        (self.at, self.key.run.run)
     }
 
     pub(crate) fn of(trigger: &Trigger) -> Self {
@@ -60,7 +59,7 @@ impl LaneRequest {
             block: job.block,
             backlog: job.backlog,
             priority: job.priority,
-            fire_at: trigger.fire_at,
+            at: trigger.lane_at.unwrap_or(trigger.fire_at),
         }
     }
 }

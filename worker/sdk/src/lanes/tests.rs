@@ -8,7 +8,7 @@ use cueline_model::{AttemptId, Block, JobId, RunId, StoreId, Timestamp};
 use proptest::prelude::*;
 
 use super::machine::Lanes;
-use super::request::{LaneKey, LaneRequest, NotStarted, RequestAge, Step};
+use super::request::{LaneKey, LaneRequest, NotStarted, Place, Step};
 use crate::context::StopReason;
 use crate::identity::{AttemptKey, RunKey};
 
@@ -35,7 +35,7 @@ fn request(run: i64, job: i64, block: Block) -> LaneRequest {
         block,
         backlog: 1_000,
         priority: 5,
-        fire_at: Timestamp::from_millis(run),
+        at: Timestamp::from_millis(run),
     }
 }
 
@@ -95,9 +95,16 @@ fn an_older_run_never_covers_a_newer_one() {
         "it waits"
     );
     assert_eq!(finish(&mut lanes, key(2, 1)), [Step::Start(key(4, 1))]);
-    // A later attempt is a new trigger, whatever its fire time.
+    // What a failover routes again keeps its place, and a retry comes after what is there.
+    let returned = LaneRequest {
+        key: key(3, 2),
+        ..request(3, 1, Block::Cover)
+    };
+    let covered = [Step::End(key(3, 2), NotStarted::CoveredBy(run(4)))];
+    assert_eq!(accept(&mut lanes, returned), covered);
     let again = LaneRequest {
         key: key(1, 2),
+        at: Timestamp::from_millis(5),
         ..request(1, 1, Block::Cover)
     };
     let stop = [Step::Stop(key(4, 1), StopReason::Covered)];
@@ -306,8 +313,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Default)]
 struct History {
     jobs: BTreeMap<AttemptKey, i64>,
-    sent: BTreeMap<AttemptKey, usize>,
-    ages: BTreeMap<AttemptKey, RequestAge>,
+    places: BTreeMap<AttemptKey, Place>,
     running: BTreeSet<AttemptKey>,
     over: BTreeSet<AttemptKey>,
     /// Job 1 stays serial, 2 discard and 3 cover.
@@ -344,26 +350,14 @@ impl History {
 
     /// What waits in the serial lane of job 1 does not have to start before `start`.
     fn check_serial_start(&self, start: AttemptKey) {
-        let of_lane = || self.jobs.iter().filter(|(_, job)| **job == 1);
         let waits =
             |id: AttemptKey| id != start && !self.over.contains(&id) && !self.running.contains(&id);
-        for id in of_lane().map(|(id, _)| *id).filter(|id| waits(*id)) {
-            let arrived_first = self.sent[&id] < self.sent[&start];
-            match (self.ages[&id], self.ages[&start]) {
-                (Some(waiting), Some(started)) => {
-                    assert!(started < waiting, "{start:?} started before {id:?}");
-                }
-                (_, None) => assert!(!arrived_first, "{start:?} started before {id:?}"),
-                (None, Some(started)) if arrived_first => {
-                    let goes_first = |other: &AttemptKey| {
-                        self.sent[other] < self.sent[&id] && self.ages[other] > Some(started)
-                    };
-                    assert!(
-                        of_lane().any(|(other, _)| goes_first(other)),
-                        "{start:?} overtook {id:?} alone"
-                    );
-                }
-                (None, Some(_)) => {}
+        // A newer attempt of a running run waits for its end, outside of the lane.
+        let in_lane = |id: AttemptKey| !self.running.iter().any(|other| other.run == id.run);
+        for (id, _) in self.jobs.iter().filter(|(_, job)| **job == 1) {
+            if waits(*id) && in_lane(*id) {
+                let (waiting, started) = (self.places[id], self.places[&start]);
+                assert!(started < waiting, "{start:?} started before {id:?}");
             }
         }
     }
@@ -400,8 +394,7 @@ impl Model {
         let busy = self.history.running_of(job) > 0;
         let discards = self.fixed && request.block == Block::Discard && id.attempt == 1;
         self.history.jobs.insert(id, job);
-        self.history.sent.insert(id, self.history.sent.len());
-        self.history.ages.insert(id, request.age());
+        self.history.places.insert(id, request.place());
         self.lanes.accept(request, steps);
         if discards && busy && self.lanes.closed.is_none() {
             assert_eq!(*steps, [Step::End(id, NotStarted::LaneBusy)]);
@@ -425,9 +418,8 @@ impl Model {
                 let is_free = |run: &i64| !self.history.jobs.contains_key(&key(*run, 1));
                 let run = (run..run + 1_000_000).find(is_free).expect("a free id");
                 self.version += i64::from(newer_version);
-                let fire_at = Timestamp::from_millis(fire_ms);
                 let request = LaneRequest {
-                    fire_at,
+                    at: Timestamp::from_millis(fire_ms),
                     ..self.request(run, 1, job, block)
                 };
                 self.send(request, steps);

@@ -444,6 +444,7 @@ pub(crate) fn trigger(run: i64, handler: &str, block: Block) -> Trigger {
         executor: "worker-1".parse().expect("name"),
         kind: RunKind::Schedule,
         fire_at: Timestamp::from_millis(1),
+        lane_at: None,
         shard: Shard::whole(),
         params: None,
         job: Arc::new(job),

@@ -31,6 +31,7 @@ fn trigger(run: i64, due_ms: i64, number: u8) -> PendingPublish {
         session: None,
         rebuild_after: at(i64::MAX),
         due_at: at(due_ms),
+        order_at: at(due_ms),
         priority: 5,
         message: Outgoing {
             queue: queue(number),

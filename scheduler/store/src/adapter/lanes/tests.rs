@@ -207,7 +207,8 @@ impl Model {
                 let lost = after_mark(&requests, &lane_groups(&requests), &facts, |run| {
                     marked.contains(&run.0)
                 });
-                let lost = lost.into_iter().map(|wait| wait.attempt.run.0).collect();
+                let lost: Vec<i64> = lost.into_iter().map(|wait| wait.attempt.run.0).collect();
+                self.check_order(&requests, &marked, &lost);
                 self.steps[node] = Some(Step::TakeBack(requests, marked, lost));
             }
             Some(Step::TakeBack(requests, marked, lost)) => {
@@ -280,6 +281,24 @@ impl Model {
                 run.accepted = false;
                 run.maybe_published = false;
             }
+        }
+    }
+
+    /// No accepted attempt overtakes a run that waits or was returned.
+    fn check_order(&self, requests: &[DispatchRequest], marked: &HashSet<i64>, lost: &[i64]) {
+        let in_batch = |id: usize| requests.iter().any(|r| index(r.attempt.run.0) == id);
+        let runs = self.runs.iter().enumerate();
+        let waiting = runs.filter(|(id, run)| run.state == State::Scheduled && !in_batch(*id));
+        let Some(oldest) = waiting.map(|(id, _)| self.place(id)).min() else {
+            return;
+        };
+        for run in marked.iter().filter(|run| !lost.contains(run)) {
+            let place = self.place(index(*run));
+            assert!(
+                place < oldest,
+                "seed {}: {run} overtakes {oldest:?}",
+                self.seed
+            );
         }
     }
 
