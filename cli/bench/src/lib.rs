@@ -157,8 +157,7 @@ async fn measure_standalone(
         Scenario::Throughput => Load::throughput(jobs(6_000)),
         Scenario::Idle => return idle::run(data, Duration::from_secs(args.seconds)).await,
         Scenario::Due | Scenario::Trigger | Scenario::LaneGap | Scenario::Fleet => {
-            let message =
-                "SCENARIO: due, trigger, lane-gap and fleet need a cluster; give --store and --broker";
+            let message = "SCENARIO: due, trigger, lane-gap and fleet need a cluster; give --store and --broker";
             return Err(BadInput(message.to_owned()).into());
         }
     };

@@ -42,8 +42,16 @@ impl Report {
     /// The same of other times.
     pub(crate) fn add_times(&mut self, what: &str, measured: &Lateness) {
         let ms = |us: u64| number(us) / 1_000.0;
-        self.add(format!("{what} p50"), ms(measured.value_at_quantile(0.5)), "ms");
-        self.add(format!("{what} p99"), ms(measured.value_at_quantile(0.99)), "ms");
+        self.add(
+            format!("{what} p50"),
+            ms(measured.value_at_quantile(0.5)),
+            "ms",
+        );
+        self.add(
+            format!("{what} p99"),
+            ms(measured.value_at_quantile(0.99)),
+            "ms",
+        );
         self.add(format!("{what} max"), ms(measured.max()), "ms");
     }
 

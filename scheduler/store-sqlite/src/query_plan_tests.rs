@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     SqliteOptions, SqliteStore, accounts, audit, changes, children, claim, dead_letters, dispatch,
-    executors, fire_due, follow_ups, ingest, job_list, lanes, ledger, oldest_queued,
-    retention, run_list, runs, summaries, trigger,
+    executors, fire_due, follow_ups, ingest, job_list, lanes, ledger, oldest_queued, retention,
+    run_list, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.

@@ -3,8 +3,8 @@
 use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
-    cancel, children, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest,
-    jobs, lanes, log_lines, new_runs, retention, runs, trigger, waiting_runs,
+    cancel, children, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs,
+    lanes, log_lines, new_runs, retention, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
