@@ -154,18 +154,10 @@ pub(crate) fn handler(handler: &HandlerSpec) -> String {
     one_line(&text, 100)
 }
 
-/// What an executor runs, with its interpreters behind the word for scripts: `http, shell (sh, python3)`.
+/// What an executor runs. The interpreters of its machine are left out: JSON output has them, and `explain` names a missing one.
 pub(crate) fn capabilities(all: &[String]) -> String {
-    let of_scripts: Vec<&str> = all
-        .iter()
-        .filter_map(|one| one.strip_prefix("shell:"))
-        .collect();
-    let others = all.iter().filter(|one| !one.starts_with("shell:"));
-    let word = |one: &String| match one.as_str() {
-        "shell" if !of_scripts.is_empty() => format!("shell ({})", of_scripts.join(", ")),
-        other => other.to_owned(),
-    };
-    others.map(word).collect::<Vec<_>>().join(", ")
+    let shown = all.iter().filter(|one| !one.starts_with("shell:"));
+    shown.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// The first line of a text, cut after `most` characters. An ellipsis stands for the rest.
@@ -187,10 +179,9 @@ mod tests {
     use super::{Timestamp, capabilities, daily, one_line, relative, took};
 
     #[test]
-    fn interpreters_are_shown_behind_the_word_for_scripts() {
+    fn interpreters_are_not_listed() {
         let all = ["http", "native:x", "shell", "shell:sh", "shell:node"].map(str::to_owned);
-        assert_eq!(capabilities(&all), "http, native:x, shell (sh, node)");
-        assert_eq!(capabilities(&all[..3]), "http, native:x, shell");
+        assert_eq!(capabilities(&all), "http, native:x, shell");
     }
 
     #[test]

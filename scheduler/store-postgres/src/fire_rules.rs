@@ -26,8 +26,8 @@ use sqlx::postgres::PgConnection;
 use crate::columns::column;
 use crate::database::WriteTx;
 use crate::error::Result;
+use crate::job_writes::LOCK;
 use crate::job_writes::wait_for_live_runs;
-use crate::jobs::LOCK;
 use crate::{PgStore, audit, waiting_runs};
 
 const REVISION: &str = "SELECT revision FROM fire_rules";

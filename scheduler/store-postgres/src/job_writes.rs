@@ -11,6 +11,9 @@ use sqlx::postgres::PgConnection;
 use crate::columns::{column, job_ids};
 use crate::error::Result;
 
+/// Changes of definitions run one after the other. The first number marks locks of Cueline.
+pub(crate) const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
+
 const INSERT: &str = "
     INSERT INTO job (name, version, created_at, group_name, startup, max_attempt_ms, definition,
         keep_age_ms, keep_runs, keep_logs_ms, keep_outputs_ms)

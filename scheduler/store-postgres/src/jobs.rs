@@ -19,11 +19,9 @@ use crate::columns::job_ids;
 use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups::lock_jobs;
+use crate::job_writes::LOCK;
 use crate::namespaces::check_quotas;
 use crate::{PgStore, audit, job_writes, scripts, waiting_runs};
-
-/// The first number marks locks of Cueline.
-pub(crate) const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 4)";
 
 const TO_CHANGE: &str = "
     SELECT j.id, j.version, d.enabled, j.group_name, j.definition FROM job j JOIN job_due d ON d.job_id = j.id

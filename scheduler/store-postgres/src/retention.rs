@@ -43,7 +43,7 @@ pub(crate) const EXPIRED: &str = "
     FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run
         WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3) part";
 
-/// The same where rules exist. $6 is the present time. The newest run of a job has the number run_count - 1. Also the ids of
+/// The same where rules exist. $6 is the present time. The newest run of a job has the number `run_count - 1`. Also the ids of
 /// runs that stay while their log or output expires.
 pub(crate) const EXPIRED_BY_RULES: &str = "
     SELECT max(id), min(created_at),

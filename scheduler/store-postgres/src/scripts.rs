@@ -18,7 +18,7 @@ use sqlx::postgres::PgConnection;
 
 use crate::columns::column;
 use crate::error::Result;
-use crate::jobs::LOCK;
+use crate::job_writes::LOCK;
 use crate::{PgStore, audit, waiting_runs};
 
 const SCRIPTS: &str = "

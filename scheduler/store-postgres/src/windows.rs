@@ -9,7 +9,7 @@ use cueline_store::{REPLAN_ABANDONED_MS, WindowReplan};
 
 use crate::error::Result;
 use crate::fire_rules::NEXT_REVISION;
-use crate::jobs::LOCK;
+use crate::job_writes::LOCK;
 use crate::{PgStore, audit};
 
 const INSERT_WINDOW: &str = "

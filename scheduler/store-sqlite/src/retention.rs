@@ -32,7 +32,7 @@ pub(crate) const EXPIRED: &str = "
                 AND c.kind = 2 AND c.ended_at IS NULL))
     FROM (SELECT id, created_at, ended_at, shard_total, fire_key, job_id, kind FROM run WHERE id > ?1 ORDER BY id LIMIT ?3) part";
 
-/// The same where rules exist. ?4 is the present time. The newest run of a job has the number run_count - 1. Also the ids of
+/// The same where rules exist. ?4 is the present time. The newest run of a job has the number `run_count - 1`. Also the ids of
 /// runs that stay while their log or output expires.
 pub(crate) const EXPIRED_BY_RULES: &str = "
     SELECT max(id), min(created_at), max(id) FILTER (WHERE created_at < ?2),

@@ -189,9 +189,9 @@ mod tests {
             let fits = |p: &&ParentState| matches!(p, ParentState::Fired(state) if on.accepts(*state));
             let is_open = |p: &&ParentState| matches!(p, ParentState::Ahead | ParentState::Fired(FireState::Live));
             let starts = if all {
-                !within.is_empty() && within.iter().all(|p| fits(p))
+                !within.is_empty() && within.iter().all(fits)
             } else {
-                within.iter().any(|p| fits(p))
+                within.iter().any(fits)
             };
             let may_start = if all {
                 !within.is_empty() && within.iter().all(|p| fits(p) || is_open(p))

@@ -62,7 +62,7 @@ impl fmt::Debug for Worker {
 }
 
 /// How often the worker looks again which interpreters the machine has.
-const INTERPRETERS_EVERY: Duration = Duration::from_secs(300);
+const INTERPRETERS_EVERY: Duration = Duration::from_mins(5);
 
 /// Keeps what the heartbeats announce up to date. It looks on a thread of its own, because a search path may have a
 /// directory that does not answer. Never returns.

@@ -338,16 +338,13 @@ impl Reason {
     pub(super) fn look_at(&self, job: &JobName, run: Option<i64>) -> Option<String> {
         let job = job.local();
         Some(match self {
-            Self::NoExecutor { group, .. } => {
+            Self::NoExecutor { group, .. } | Self::NoRoom { group, .. } => {
                 format!("cueline executor list --group {}", group.local())
             }
             Self::ExecutorUnavailable { executor, .. } | Self::ExecutorFull { executor, .. } => {
                 format!("cueline executor list --name {executor}")
             }
             Self::LaneBusy { .. } => format!("cueline run list --job {job} --state running"),
-            Self::NoRoom { group, .. } => {
-                format!("cueline executor list --group {}", group.local())
-            }
             Self::NotDispatched { .. } => "cueline doctor".to_owned(),
             Self::Queued { .. } | Self::Dispatching { .. } => "cueline queue list".to_owned(),
             Self::Paused { .. } => format!("cueline job history {job}"),
@@ -462,8 +459,7 @@ fn lane_of_group(
 ) -> String {
     if at_executors == 0 {
         return format!(
-            "run {behind} of its lane comes first ({policy}), {} older due in all",
-            ahead
+            "run {behind} of its lane comes first ({policy}), {ahead} older due in all"
         );
     }
     let at = executor.map_or_else(String::new, |executor| format!(" at {executor}"));

@@ -427,7 +427,7 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
             json!({}),
             |s| {
                 s.exclusions =
-                    with_window(&json!({ "paused_at": NOW - 60_000, "until": NOW + 60_000 }))
+                    with_window(&json!({ "paused_at": NOW - 60_000, "until": NOW + 60_000 }));
             },
             "paused",
             &[

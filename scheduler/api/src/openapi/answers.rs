@@ -97,6 +97,18 @@ pub(super) const SCHEMAS: &str = r##"{
       "pause": {"description": "The pause that it is in the scope of; absent without one. It is not about a job that is paused alone.", "$ref": "#/components/schemas/PausedBy"}
     }
   },
+  "PausedBy": {
+    "description": "Who has paused a job together with others, and until when.",
+    "type": "object",
+    "required": ["id", "by", "reason", "since"],
+    "properties": {
+      "id": {"description": "The number of the pause.", "type": "integer", "format": "int64"},
+      "by": {"description": "Who paused.", "type": "string"},
+      "reason": {"description": "Why.", "type": "string"},
+      "since": {"description": "Since when.", "$ref": "#/components/schemas/Instant"},
+      "until": {"description": "When it ends by itself; absent if it lasts until somebody ends it.", "$ref": "#/components/schemas/Instant"}
+    }
+  },
   "Shard": {
     "description": "The part of the work that a run does.",
     "type": "object",

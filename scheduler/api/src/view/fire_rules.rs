@@ -140,7 +140,7 @@ pub struct WindowRef {
 }
 
 /// Who has paused a job together with others, and until when.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PausedBy {
     /// The number of the pause.
     pub id: i64,
@@ -149,11 +149,9 @@ pub struct PausedBy {
     /// Why.
     pub reason: String,
     /// Since when.
-    #[schema(value_type = openapi::Instant)]
     pub since: Timestamp,
     /// When it ends by itself; absent if it lasts until somebody ends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<openapi::Instant>, nullable = false)]
     pub until: Option<Timestamp>,
 }
 

@@ -284,9 +284,9 @@ impl Prepare {
         let due_ms = due.map(|due| due.since_ms(now) - lead_ms + linger_ms);
         let probe = self.claims.lane_waits().next_probe();
         let next_try = self.claims.room_waits().next_try();
-        let waits_ms = probe.into_iter().chain(next_try);
-        let waits_ms = waits_ms.map(|at| at.since_ms(now));
-        let Some(wait_ms) = due_ms.into_iter().chain(waits_ms).min() else {
+        let tries_ms = probe.into_iter().chain(next_try);
+        let tries_ms = tries_ms.map(|at| at.since_ms(now));
+        let Some(wait_ms) = due_ms.into_iter().chain(tries_ms).min() else {
             return Next::After(LONGEST_WAIT);
         };
         match u64::try_from(wait_ms) {

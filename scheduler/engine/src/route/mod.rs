@@ -248,7 +248,7 @@ impl Router {
             Route::Lfu | Route::Lru => self.usage.record(run.job.id, executor, now),
             Route::Busyover | Route::Any => {
                 self.outstanding
-                    .add(run.job.id, run.attempt_id(), executor, now)
+                    .add(run.job.id, run.attempt_id(), executor, now);
             }
             _ => {}
         }

@@ -136,9 +136,9 @@ pub struct Advanced {
 
 /// The next steps of backfills that are running: the runs to write, and the columns of those that get further. One that
 /// cannot be read does not stop the others.
-pub fn advance_all(
+pub fn advance_all<S: std::hash::BuildHasher>(
     rows: &[BackfillRow],
-    jobs: &HashMap<i64, BackfilledJob>,
+    jobs: &HashMap<i64, BackfilledJob, S>,
     rules: &FireRules,
     live: &mut LiveExecutors,
     now: Timestamp,

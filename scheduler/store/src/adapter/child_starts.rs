@@ -225,7 +225,8 @@ impl<'a> ChildStarts<'a> {
     /// Takes over how the parents of the joins stand. Returns the parents that have not fired, as flow run and parent. The
     /// adapter passes those of them that a job leads to which has fired, to [`settle`](Self::settle).
     pub fn read_parents(&mut self, rows: &[ParentRow]) -> Vec<(i64, i64)> {
-        let mut of_join: HashMap<(i64, i64), Vec<(i64, Option<i64>)>> = HashMap::new();
+        type StateOfParent = (i64, Option<i64>);
+        let mut of_join: HashMap<(i64, i64), Vec<StateOfParent>> = HashMap::new();
         for (flow, child, parent, state) in rows {
             let of_child = of_join.entry((*flow, *child)).or_default();
             of_child.push((*parent, *state));

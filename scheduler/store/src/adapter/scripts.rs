@@ -242,9 +242,12 @@ fn numbers(versions: &BTreeSet<i64>) -> String {
             _ => ranges.push((*version, *version)),
         }
     }
-    let range = |(first, last): &(i64, i64)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let range = |(first, last): &(i64, i64)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
     };
     ranges.iter().map(range).collect::<Vec<_>>().join(", ")
 }

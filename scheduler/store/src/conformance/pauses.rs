@@ -232,8 +232,8 @@ pub async fn another_node_finishes_a_pause(fixture: &Fixture) {
     store.replan_window(Some(id), 1).await.expect("plans");
     fixture.apply(&[labelled(each_second("later"))]).await;
     let other = fixture.harness.open().await;
-    let none = other.replan_window(None, 10).await.expect("answers");
-    assert!(none.jobs.is_empty() && none.is_done, "{none:?}");
+    let early = other.replan_window(None, 10).await.expect("answers");
+    assert!(early.jobs.is_empty() && early.is_done, "{early:?}");
     fixture.clock.advance(1_500);
     assert_eq!(fired(fixture, node).await, ["b".to_owned()].into());
     fixture.clock.advance(REPLAN_ABANDONED_MS);

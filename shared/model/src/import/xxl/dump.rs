@@ -326,7 +326,7 @@ impl Reader<'_> {
         }))
     }
 
-    /// A text in quotes, with MySQL's escapes. The quote itself is doubled or escaped.
+    /// A text in quotes, with the escapes of `MySQL`. The quote itself is doubled or escaped.
     fn quoted(&mut self, quote: char) -> Result<String, String> {
         let start = self.at;
         self.at += quote.len_utf8();

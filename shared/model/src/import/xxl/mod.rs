@@ -1,4 +1,4 @@
-//! Imports XXL-JOB's jobs and scripts, from a dump of its MySQL database.
+//! Imports XXL-JOB's jobs and scripts, from a dump of its `MySQL` database.
 //!
 //! Each job becomes a job that does what XXL-JOB does, as far as the tables tell it. The source of a GLUE script becomes a
 //! script, which its job runs.
@@ -207,7 +207,7 @@ impl Job<'_> {
         }
         limits(&mut draft, row)?;
         people(&mut draft, row);
-        self.parents(&mut draft)?;
+        self.parents(&mut draft);
         let (spec, notes) = draft.finish()?;
         let fires = !matches!(spec.schedule, Schedule::Manual);
         if fires && spec.next_fire(options.now).is_none() {
@@ -334,7 +334,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn parents(&self, draft: &mut Draft) -> Result<(), String> {
+    fn parents(&self, draft: &mut Draft) {
         let row = self.row;
         for missing in self.children.missing(row) {
             draft.left_out(format!("child_jobid {missing}: there is no such job"));
@@ -355,7 +355,6 @@ impl Job<'_> {
                 ));
             }
         }
-        Ok(())
     }
 }
 

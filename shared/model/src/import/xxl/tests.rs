@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use super::*;
 use crate::handler::{HandlerSpec, Interpreter};
 use crate::policy::{Block, Scope};
@@ -40,8 +42,9 @@ fn dump(jobs: &[&[(&str, &str)]]) -> Dump {
             .iter()
             .map(|(_, value)| format!("'{}'", value.replace('\\', "\\\\").replace('\'', "''")))
             .collect();
-        text += &format!(
-            "INSERT INTO `xxl_job_info` ({}) VALUES ({});\n",
+        let _ = writeln!(
+            text,
+            "INSERT INTO `xxl_job_info` ({}) VALUES ({});",
             columns.join(","),
             values.join(",")
         );
@@ -86,7 +89,10 @@ fn a_bean_job_keeps_what_it_does() {
     assert_eq!((job.block, job.scope), (Block::Serial, Scope::Executor));
     assert_eq!(job.route, Route::First);
     assert_eq!(job.params.as_deref(), Some("month=3"));
-    assert_eq!(job.timeout.map(|timeout| timeout.as_millis()), Some(90_000));
+    assert_eq!(
+        job.timeout.map(crate::duration::DurationMs::as_millis),
+        Some(90_000)
+    );
     assert_eq!(job.retry.max, 2);
     assert_eq!(job.labels["author"], "ann");
     assert_eq!(job.enabled, None);
@@ -267,7 +273,7 @@ fn children_run_after_their_parents() {
     let found = import(&dump(&jobs), &options());
     let of = |index: usize| found.entries[index].job.as_ref().expect("is converted");
     let parents = |index: usize| {
-        let after = of(index).after.iter().flat_map(|after| after.names());
+        let after = of(index).after.iter().flat_map(crate::job::After::names);
         after.map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(parents(0), Vec::<String>::new());
