@@ -70,10 +70,7 @@ fn check(runs: &[Value]) -> Result<()> {
         let attempt = run["attempt"].as_u64().context("no attempt")?;
         match (job, run["shard"]["index"].as_u64()) {
             ("extract", Some(1)) => ensure!(attempt >= 2, "it fails first: {run}"),
-            ("report", _) => ensure!(
-                run["params"] == r#"{"orders":"12","prices":"7"}"#,
-                "{run}"
-            ),
+            ("report", _) => ensure!(run["params"] == r#"{"orders":"12","prices":"7"}"#, "{run}"),
             _ => {}
         }
     }

@@ -5,7 +5,9 @@ use cueline_model::{
     Timestamp,
 };
 
-use super::fixture::{Fixture, actor, attempt, by_hand, child, each_second, job_with, name, report};
+use super::fixture::{
+    Fixture, actor, attempt, by_hand, child, each_second, job_with, name, report,
+};
 use crate::{ClaimedRun, IngestSummary, NodeId};
 
 fn shards(mut spec: JobSpec, count: usize) -> JobSpec {

@@ -2,7 +2,9 @@
 
 use cueline_model::{AfterOn, JobSpec, Parents, RunState};
 
-use super::fixture::{Fixture, START, actor, after, attempt, by_hand, child, each_second, mark, name, refused};
+use super::fixture::{
+    Fixture, START, actor, after, attempt, by_hand, child, each_second, mark, name, refused,
+};
 use crate::{Change, ErrorKind, JobFilter, JobList, JobPosition};
 
 pub(super) async fn changes(fixture: &Fixture, specs: &[JobSpec]) -> Vec<Change> {
