@@ -145,10 +145,10 @@ async fn start(api: &Api, out: Out, args: &StartArgs) -> Result<(), Failure> {
     let counted: BackfillStarted = read(answer.clone())?;
     let what = question(args, &counted);
     if args.confirmation.dry_run {
-        return match out.is_json() {
-            true => out.json(&answer),
-            false => out.line(&format!("would run {what}")),
-        };
+        if out.is_json() {
+            return out.json(&answer);
+        }
+        return out.line(&format!("would run {what}"));
     }
     if !confirm(out, args.confirmation, &format!("run {what}?"))? {
         return Ok(());

@@ -19,7 +19,7 @@ pub struct BenchArgs {
     /// Fires a second of `steady` (500 by default, 1,000 on a cluster), triggers a second of `trigger` (20), jobs a second of `fleet` (5,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: Option<u32>,
-    /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000), `due` and `fleet` (100,000)
+    /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000), `lane-gap` (20), `due` and `fleet` (100,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub jobs: Option<u32>,
     /// Directory for files; the system's temporary directory by default
@@ -74,6 +74,8 @@ pub enum Scenario {
     Due,
     /// Manual triggers by the API; on a cluster
     Trigger,
+    /// The time from the end of a run to the start of the next one in its lane; on a cluster
+    LaneGap,
     /// Without jobs
     Idle,
     /// Many executors: their start, no jobs, a load, and a failover of many at once; on a cluster
@@ -96,13 +98,17 @@ pub(crate) enum Plan {
     Load(Load),
     Due(Load),
     Trigger { load: Load, rate: usize },
+    LaneGap(Load),
     Idle,
 }
 
 impl Plan {
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Load(load) | Self::Due(load) | Self::Trigger { load, .. } => load.name,
+            Self::Load(load)
+            | Self::Due(load)
+            | Self::LaneGap(load)
+            | Self::Trigger { load, .. } => load.name,
             Self::Idle => "idle",
         }
     }
@@ -130,6 +136,7 @@ impl BenchArgs {
                 load: Load::manual(),
                 rate: rate(20),
             },
+            Scenario::LaneGap => Plan::LaneGap(Load::lane_gap(jobs(20))),
             Scenario::Idle => Plan::Idle,
             Scenario::Fleet => return None,
         })

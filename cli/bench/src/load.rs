@@ -5,7 +5,10 @@ use std::time::Duration;
 use cueline_model::{JobSpec, OnLost, Route, Schedule};
 use serde_json::{Value, json};
 
-use crate::noop::now_us;
+use crate::noop::{Work, now_us};
+
+/// A run of `lane-gap` works this long.
+const LANE_WORK_MS: u64 = 120;
 
 /// Jobs to load a scheduler with.
 #[derive(Debug)]
@@ -81,6 +84,24 @@ impl Load {
             name: "throughput",
             about: format!("{jobs} jobs due ten times a second, more than can be done"),
             jobs: (0..jobs).map(|i| on_grid(i, "100ms", i % 100)).collect(),
+            warm_up: 5,
+        }
+    }
+
+    /// `jobs` serial jobs whose runs come faster than they end, so that the next run always waits.
+    pub(crate) fn lane_gap(jobs: usize) -> Self {
+        let params = Work { ms: LANE_WORK_MS };
+        let params = serde_json::to_string(&params).expect("a number");
+        let slow = |index: usize| JobSpec {
+            params: Some(params.clone()),
+            ..on_grid(index, "100ms", index * 100 / jobs.max(1))
+        };
+        Self {
+            name: "lane-gap",
+            about: format!(
+                "{jobs} serial jobs over all executors, a run of {LANE_WORK_MS} ms each 100 ms"
+            ),
+            jobs: (0..jobs).map(slow).collect(),
             warm_up: 5,
         }
     }

@@ -36,10 +36,23 @@ impl Report {
 
     /// Adds the median, the 99th percentile and the maximum.
     pub(crate) fn add_lateness(&mut self, measured: &Lateness) {
+        self.add_times("lateness", measured);
+    }
+
+    /// The same of other times.
+    pub(crate) fn add_times(&mut self, what: &str, measured: &Lateness) {
         let ms = |us: u64| number(us) / 1_000.0;
-        self.add("lateness p50", ms(measured.value_at_quantile(0.5)), "ms");
-        self.add("lateness p99", ms(measured.value_at_quantile(0.99)), "ms");
-        self.add("lateness max", ms(measured.max()), "ms");
+        self.add(
+            format!("{what} p50"),
+            ms(measured.value_at_quantile(0.5)),
+            "ms",
+        );
+        self.add(
+            format!("{what} p99"),
+            ms(measured.value_at_quantile(0.99)),
+            "ms",
+        );
+        self.add(format!("{what} max"), ms(measured.max()), "ms");
     }
 
     /// Adds the counts of the same runs by the store and by the handler.

@@ -9,7 +9,9 @@ mod xxl;
 use std::collections::HashMap;
 
 use cueline_model::schedule::CronSchedule;
-use cueline_model::{GroupName, JobName, JobSpec, Namespace, ScriptName, ScriptSpec, import};
+use cueline_model::{
+    After, GroupName, JobName, JobSpec, Namespace, ScriptName, ScriptSpec, import,
+};
 use serde_json::json;
 
 use crate::client::{Api, read};
@@ -197,7 +199,7 @@ impl Found {
             self.group.clone()
         };
         let mut after = job.after.clone();
-        for parent in after.iter_mut().flat_map(|after| &mut after.all) {
+        for parent in after.iter_mut().flat_map(After::names_mut) {
             *parent = name(parent.local())?;
         }
         Ok(JobSpec {

@@ -7,7 +7,7 @@ use axum::http::{StatusCode, Uri};
 use cueline_model::backfill::{
     FireCount, MAX_BACKFILL_FIRES, MAX_BACKFILL_PARALLEL, count_fires, has_past_fire_times,
 };
-use cueline_model::{Exclusions, Job, JobName, Timestamp};
+use cueline_model::{Block, Exclusions, Job, JobName, Timestamp};
 use cueline_store::{
     BackfillChange, BackfillFilter, ErrorKind, NewBackfill, Precondition, Revision,
 };
@@ -207,6 +207,14 @@ impl Requested {
         if !has_past_fire_times(&job.spec.schedule) {
             let message = "the job's schedule has no fire times of its own; a backfill needs `cron`, `every` or `at`";
             errors.push(FieldProblem::new("name", message));
+        }
+        let is_one_at_a_time = matches!(job.spec.block, Block::Discard | Block::Cover);
+        if is_one_at_a_time && self.parallel > 1 {
+            let message = format!(
+                "{} given; the lane of a job with `discard` or `cover` ends all runs but one, so 1 is expected",
+                self.parallel
+            );
+            errors.push(FieldProblem::new("parallel", message));
         }
         if errors.is_empty() {
             return Ok(());

@@ -135,7 +135,7 @@ pub(crate) async fn apply(
     params(
         ("name" = openapi::Name, Path, description = "The name of the script."),
         ("If-Match" = Option<openapi::EntityTags>, Header, description = "The `ETag` of the version that is followed by this one, or `*` for any."),
-        ("If-None-Match" = Option<openapi::EntityTags>, Header, description = "`*`: the script must not exist."),
+        ("If-None-Match" = Option<openapi::AnyEntityTag>, Header, description = "`*`: the script must not exist."),
     ),
     request_body = openapi::ScriptReplacement,
     responses(
@@ -188,7 +188,7 @@ fn named(
                 name.local()
             );
             let errors = vec![FieldProblem::new("name", message)];
-            return Err(Problem::malformed_fields(errors));
+            return Err(Problem::unfit_fields(errors));
         }
     }
     definition.insert("name".to_owned(), name.local().into());

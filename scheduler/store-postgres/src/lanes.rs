@@ -19,13 +19,14 @@ use crate::follow_ups;
 ///
 /// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
 ///   another node is publishing.
-/// - Before the marks, a due run that is `scheduled` matters if it is older than the last of the batch.
+/// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
+///   returned since the first look.
 pub(crate) const CONTESTED: &str = "
     SELECT g.position FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
             WITH ORDINALITY g (job_id, shard_index, executor, has_places, until, last_at, last_run, position)
         CROSS JOIN LATERAL (
             SELECT FROM run_live l WHERE l.job_id = g.job_id AND l.shard_index = g.shard_index AND CASE
-                WHEN l.state = 0 THEN NOT $10 AND NOT l.cancel_requested
+                WHEN l.state = 0 THEN NOT l.cancel_requested
                     AND l.due_at <= greatest(g.until, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
                     AND ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id

@@ -178,7 +178,8 @@ impl After {
         matches!(self.parents, Parents::All(_))
     }
 
-    fn names_mut(&mut self) -> &mut [JobName] {
+    /// The names of the parents, to move them to another namespace.
+    pub fn names_mut(&mut self) -> &mut [JobName] {
         match &mut self.parents {
             Parents::All(names) | Parents::Any(names) => names,
         }

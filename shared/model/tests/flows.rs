@@ -32,7 +32,7 @@ fn node(number: usize) -> impl Strategy<Value = Node> {
         1 => Just(AfterOn::Failure),
         1 => Just(AfterOn::Always),
     ];
-    let parents = proptest::collection::btree_set(any::<Index>(), 0..4);
+    let parents = proptest::collection::vec(any::<Index>(), 0..4);
     (parents, any::<bool>(), on).prop_map(move |(parents, all, on)| {
         let name = "p".parse().expect("a name");
         Node {

@@ -74,6 +74,11 @@ async fn carry_out(
             trigger(cluster, &load, rate, seconds, &mut report).await?;
             report
         }
+        Plan::LaneGap(load) => {
+            let mut report = Report::new(name, about(&format!("{}, {seconds} s", load.about)));
+            lane_gap(cluster, &load, seconds, &mut report).await?;
+            report
+        }
         Plan::Idle => {
             let mut report = Report::new(name, about(&format!("no jobs, {seconds} s")));
             wait("settling", 5).await;
@@ -151,6 +156,24 @@ async fn ongoing(
     let measured = cluster.measured().await?;
     after.add_since(&before, report);
     report.add_lateness(&measured);
+    settle(&cluster.store.store, &load.jobs, report).await
+}
+
+/// Measures the time from the end of a run to the start of the next one in its lane, where that one waits. A gap counts if
+/// both are at the same worker, as runs of a busy lane are.
+async fn lane_gap(
+    cluster: &mut Cluster,
+    load: &Load,
+    seconds: u64,
+    report: &mut Report,
+) -> Result<()> {
+    apply(cluster, load).await?;
+    wait("warming up", load.warm_up).await;
+    cluster.ask_workers(Question::Measure).await?;
+    wait(load.name, seconds).await;
+    let measured = cluster.measured().await?;
+    report.add("gaps", number(measured.len()), "");
+    report.add_times("gap", &measured);
     settle(&cluster.store.store, &load.jobs, report).await
 }
 

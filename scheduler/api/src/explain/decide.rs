@@ -284,7 +284,7 @@ fn lane_of_group(snapshot: &Snapshot, run: &Run, job: &Job) -> Option<Reason> {
         return None;
     }
     let place = |run: &Run| {
-        let joins_at_the_end = run.attempt > 1 || run.kind == RunKind::Backfill;
+        let joins_at_the_end = run.retries > 0 || run.kind == RunKind::Backfill;
         let at = if joins_at_the_end {
             run.due_at
         } else {

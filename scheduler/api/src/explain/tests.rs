@@ -264,7 +264,7 @@ const RUNS: &[Case] = &[
         RunState::Scheduled,
         |s, _| {
             let mut retry = run(6, RunState::Scheduled);
-            (retry.attempt, retry.due_at) = (2, at(-1_000));
+            (retry.retries, retry.due_at) = (1, at(-1_000));
             s.live = vec![retry, run(8, RunState::Scheduled)];
         },
         "lane_of_group",
@@ -398,7 +398,7 @@ fn each_reason_of_a_job_has_its_word_and_its_sentence() {
         &'static str,
         &'static [&'static str],
     );
-    let cases: [Case; 14] = [
+    let cases: [Case; 15] = [
         (
             json!({}),
             |_| {},

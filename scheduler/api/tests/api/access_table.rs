@@ -31,12 +31,17 @@ fn grants(caller: &str) -> Value {
 /// Method, path, body and the status for each caller. The path is one of `team-a` if `{team}` begins it.
 type Row = (Method, &'static str, Option<Value>, [u16; 6]);
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn table() -> Vec<Row> {
     let reader = [403, 200, 200, 200, 200, 403];
     let get = |path, expected| (Method::GET, path, None, expected);
     let delete = |path, expected| (Method::DELETE, path, None, expected);
     let post = |path, body, expected| (Method::POST, path, Some(body), expected);
     let put = |path, body, expected| (Method::PUT, path, Some(body), expected);
+    let of_job = [404, 200, 200, 200, 200, 404];
+    let operated = [404, 403, 404, 404, 404, 404];
+    let unknown = [403, 404, 404, 404, 404, 403];
+    let script = json!({ "language": "sh", "text": "true" });
     let weekends = json!({ "weekdays": ["sat", "sun"] });
     let apply = json!({ "calendars": [{ "name": "used", "weekdays": ["sun"] }], "dry_run": true });
     let times = json!({ "start": "2027-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z" });
@@ -65,6 +70,50 @@ fn table() -> Vec<Row> {
         ),
         post("{team}/windows", everywhere.clone(), [403; 6]),
         delete("{team}/windows/999999", [403, 403, 404, 404, 404, 403]),
+        get("{team}/jobs/job/retention", of_job),
+        get("{team}/jobs/job/backfills", of_job),
+        post(
+            "{team}/jobs/job/backfills",
+            json!({ "colour": "red" }),
+            [404, 403, 400, 400, 400, 404],
+        ),
+        get("{team}/jobs/job/backfills/999999", [404; 6]),
+        post(
+            "{team}/jobs/job/backfills/999999/pause",
+            json!({}),
+            operated,
+        ),
+        post(
+            "{team}/jobs/job/backfills/999999/resume",
+            json!({}),
+            operated,
+        ),
+        post(
+            "{team}/jobs/job/backfills/999999/cancel",
+            json!({}),
+            operated,
+        ),
+        get("{team}/backfills", reader),
+        get("{team}/scripts", reader),
+        get("{team}/scripts/none", unknown),
+        get("{team}/scripts/none/versions", unknown),
+        get("{team}/scripts/none/versions/1", unknown),
+        // To save a script needs the right to edit scripts, which no role includes.
+        put("{team}/scripts/new", script, [403; 6]),
+        post("{team}/scripts/apply", json!({ "scripts": [] }), [403; 6]),
+        post(
+            "{team}/scripts/none/restore",
+            json!({ "version": 1 }),
+            [403; 6],
+        ),
+        delete("{team}/scripts/none", [403; 6]),
+        get("{team}/pauses", reader),
+        post(
+            "{team}/pauses",
+            json!({ "colour": "red" }),
+            [403, 403, 422, 422, 422, 403],
+        ),
+        delete("{team}/pauses/999999", [403, 403, 404, 404, 404, 403]),
         // A role in one namespace is none in another.
         get("/calendars", [403; 6]),
         get("/calendars/used", [403; 6]),
@@ -97,6 +146,10 @@ async fn each_role_in_a_namespace_gets_what_the_table_says() {
         let put = server.by(TOKEN, Method::PUT, &path, Some(&calendar));
         put.await.good();
     }
+    let job =
+        json!({ "name": "job", "schedule": { "manual": true }, "handler": { "native": "x" } });
+    let apply = server.post(&format!("{TEAM}/jobs/apply"), &json!({ "jobs": [job] }));
+    apply.await.good();
     let mut tokens = Vec::new();
     for caller in CALLERS {
         tokens.push(server.token_with(&grants(caller)).await);

@@ -96,6 +96,18 @@ async fn a_backfill_says_what_is_wrong_with_it() {
         let text = format!("{refused:?}");
         assert!(text.contains(says), "{request}: {text}");
     }
+    let discards = json!({
+        "name": "d", "schedule": { "cron": "0 * * * *" }, "block": "discard", "handler": { "native": "work" },
+    });
+    let jobs = json!({ "jobs": [discards] });
+    server.post("/jobs/apply", &jobs).await.good();
+    let mut wide = window();
+    wide["parallel"] = 2.into();
+    let refused = server.post("/jobs/d/backfills", &wide).await;
+    assert!(
+        format!("{refused:?}").contains("so 1 is expected"),
+        "{refused:?}"
+    );
     let missing = server.post("/jobs/x/backfills", &window()).await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND, "{missing:?}");
     let missing = server.get("/jobs/a/backfills/7").await;

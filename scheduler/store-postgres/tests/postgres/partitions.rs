@@ -93,8 +93,13 @@ impl Fixture {
 
     /// Waits until a call waits for a lock that the test holds.
     pub(crate) async fn until_waiting<T>(&self, call: &JoinHandle<T>) {
+        self.until_waiting_beside(0, call).await;
+    }
+
+    /// The same while so many others wait for a lock.
+    pub(crate) async fn until_waiting_beside<T>(&self, others: u32, call: &JoinHandle<T>) {
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        while self.database.sql(waits) == "0" {
+        while self.database.sql(waits) != (others + 1).to_string() {
             assert!(!call.is_finished(), "it does not wait");
             tokio::task::yield_now().await;
         }

@@ -178,12 +178,13 @@ async fn a_day_with_few_kept_runs_is_replaced() {
     assert!(!fixture.days().contains("270301"), "{}", fixture.days());
 }
 
-/// Another transaction keeps the copy waiting. Fires go on, and a late report about a copied run is not lost.
+/// Another transaction keeps the copy waiting. Fires go on. A late report about a run that is being copied waits, and is not
+/// lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn others_fire_while_a_day_is_replaced() {
     let fixture = Fixture::new().await;
     let (store, node, kept) = with_many_expired_runs(&fixture).await;
-    let lock = "LOCK TABLE run_log_270301 IN ACCESS EXCLUSIVE MODE";
+    let lock = "LOCK TABLE run_event_270301 IN ACCESS EXCLUSIVE MODE";
     let mut other = fixture.transaction(lock).await;
     let replacing = Arc::clone(&store);
     let replacing = tokio::spawn(async move { replacing.delete_expired_runs(WEEK_MS, 9).await });
@@ -207,7 +208,7 @@ async fn others_fire_while_a_day_is_replaced() {
     };
     let reporting = Arc::clone(&store);
     let reporting = tokio::spawn(async move { reporting.ingest_reports(&[late]).await });
-    fixture.until_waiting(&reporting).await;
+    fixture.until_waiting_beside(1, &reporting).await;
     assert!(!replacing.is_finished(), "it still waits");
 
     other.execute("COMMIT").await.expect("ends");

@@ -206,33 +206,14 @@ fn advance(
     );
     let next = next_fires(&spec, &exclusions, after, to, room.min(most_runs));
     let mut advanced = same;
-    let mut run_count = backfilled.run_count;
-    let mut stopped = false;
-    for at in next.times {
-        if advanced.runs.len() >= most_runs {
-            stopped = true;
-            break;
-        }
-        let fire = Fire {
-            kind: RunKind::Backfill,
-            key: Some(fire_keys(row.id).0 + advanced.fires),
-            fire_at: at,
-            due_at: now,
-            claimed_by: None,
-            parent: None,
-            params: None,
-        };
-        let runs = NewRun::of_fire(job, run_count, live, &fire);
-        if runs.is_empty() {
-            // A broadcast without an executor waits for one.
-            stopped = true;
-            break;
-        }
-        run_count += to_i64(runs.len());
-        advanced.fires += 1;
-        advanced.cursor_at = Some(at.as_millis());
-        advanced.runs.extend(runs);
-    }
+    let plan = FirePlan {
+        row,
+        job,
+        run_count: backfilled.run_count,
+        most_runs,
+        now,
+    };
+    let stopped = plan.fill(&mut advanced, &next.times, live);
     if !stopped {
         advanced.excluded += i64::try_from(next.excluded).unwrap_or(i64::MAX);
         advanced.cursor_at = next.cursor.map(Timestamp::as_millis).or(advanced.cursor_at);
@@ -242,6 +223,45 @@ fn advance(
     }
     let changed = advanced.cursor_at != row.cursor_at || advanced.ends.is_some();
     Ok(changed.then_some(advanced))
+}
+
+/// What the runs of the next fires have in common.
+struct FirePlan<'a> {
+    row: &'a BackfillRow,
+    job: &'a Arc<Job>,
+    run_count: i64,
+    most_runs: usize,
+    now: Timestamp,
+}
+
+impl FirePlan<'_> {
+    /// Adds the runs of these fire times. Returns whether it stopped before the last one.
+    fn fill(&self, advanced: &mut Advanced, times: &[Timestamp], live: &mut LiveExecutors) -> bool {
+        for at in times {
+            if advanced.runs.len() >= self.most_runs {
+                return true;
+            }
+            let fire = Fire {
+                kind: RunKind::Backfill,
+                key: Some(fire_keys(self.row.id).0 + advanced.fires),
+                fire_at: *at,
+                due_at: self.now,
+                claimed_by: None,
+                parent: None,
+                params: None,
+            };
+            let sequence = self.run_count + to_i64(advanced.runs.len());
+            let runs = NewRun::of_fire(self.job, sequence, live, &fire);
+            if runs.is_empty() {
+                // A broadcast without an executor waits for one.
+                return true;
+            }
+            advanced.fires += 1;
+            advanced.cursor_at = Some(at.as_millis());
+            advanced.runs.extend(runs);
+        }
+        false
+    }
 }
 
 fn definition(row: &BackfillRow) -> Result<JobSpec, StoreError> {

@@ -12,10 +12,6 @@ use crate::{
     MAX_PRUNED_AT_ONCE, NewDeadLetter, NodeId, PruneRequest,
 };
 
-fn secs(n: u64) -> Option<DurationMs> {
-    Some(DurationMs::secs(n))
-}
-
 fn kept(job: &str, rule: Retention) -> JobSpec {
     JobSpec {
         retention: rule,
@@ -76,7 +72,7 @@ async fn set_rule(fixture: &Fixture, group: &str, rule: Retention) -> bool {
 pub async fn a_job_has_an_age_of_its_own(fixture: &Fixture) {
     let node = fixture.node().await;
     let age = |n| Retention {
-        age: secs(n),
+        age: Some(DurationMs::secs(n)),
         ..Retention::default()
     };
     let jobs = [
@@ -111,13 +107,13 @@ pub async fn a_job_has_an_age_of_its_own(fixture: &Fixture) {
 pub async fn a_group_says_what_its_jobs_leave_open(fixture: &Fixture) {
     let node = fixture.node().await;
     let own = Retention {
-        age: secs(30),
+        age: Some(DurationMs::secs(30)),
         ..Retention::default()
     };
     fixture.apply(&[by_hand("a"), kept("own", own)]).await;
     let rule = Retention {
-        age: secs(10),
-        logs: secs(5),
+        age: Some(DurationMs::secs(10)),
+        logs: Some(DurationMs::secs(5)),
         ..Retention::default()
     };
     assert!(set_rule(fixture, "default", rule).await);
@@ -171,8 +167,8 @@ pub async fn a_number_of_runs_is_kept(fixture: &Fixture) {
 pub async fn logs_and_outputs_expire_before_their_run(fixture: &Fixture) {
     let node = fixture.node().await;
     let rule = Retention {
-        logs: secs(5),
-        outputs: secs(10),
+        logs: Some(DurationMs::secs(5)),
+        outputs: Some(DurationMs::secs(10)),
         ..Retention::default()
     };
     fixture.apply(&[kept("a", rule), by_hand("other")]).await;
@@ -200,7 +196,7 @@ pub async fn logs_and_outputs_expire_before_their_run(fixture: &Fixture) {
 pub async fn a_sweep_goes_on_where_it_stopped(fixture: &Fixture) {
     let node = fixture.node().await;
     let rule = Retention {
-        logs: secs(5),
+        logs: Some(DurationMs::secs(5)),
         ..Retention::default()
     };
     fixture.apply(&[kept("a", rule), by_hand("other")]).await;
@@ -224,7 +220,7 @@ pub async fn a_sweep_goes_on_where_it_stopped(fixture: &Fixture) {
 pub async fn a_key_outlives_runs_that_are_deleted_early(fixture: &Fixture) {
     let node = fixture.node().await;
     let rule = Retention {
-        age: secs(1),
+        age: Some(DurationMs::secs(1)),
         ..Retention::default()
     };
     fixture.apply(&[kept("a", rule), by_hand("b")]).await;
@@ -360,15 +356,15 @@ pub async fn ended_runs_are_pruned(fixture: &Fixture) {
 pub async fn rules_of_groups_are_kept(fixture: &Fixture) {
     let store = &fixture.store;
     let rule = Retention {
-        age: secs(3_600),
+        age: Some(DurationMs::secs(3_600)),
         runs: Some(7),
-        logs: secs(60),
+        logs: Some(DurationMs::secs(60)),
         outputs: None,
     };
     assert!(set_rule(fixture, "g", rule).await);
     assert!(!set_rule(fixture, "g", rule).await, "it is the same");
     let other = Retention {
-        outputs: secs(90),
+        outputs: Some(DurationMs::secs(90)),
         ..Retention::default()
     };
     assert!(set_rule(fixture, "a", other).await);

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Draft, Entry, MAX_CLEAN_BYTES, Note};
 use crate::decode;
-use crate::job::JobSpec;
+use crate::job::{JobSpec, Parents};
 use crate::name::Namespace;
 use crate::schedule::Schedule;
 use crate::script::{MAX_REMARK_BYTES, ScriptSpec};
@@ -91,12 +91,20 @@ fn leave_out_refused_parents(entries: &mut [Entry], names: &[String]) {
         let Ok(job) = &mut entry.job else {
             continue;
         };
-        let parents = job.after.iter().flat_map(|after| &after.all);
-        let mut missing = parents.filter(|parent| refused.contains(parent.local()));
-        if let Some(parent) = missing.next() {
-            let message = format!("it runs after {:?}, which is refused", parent.local());
+        let Some(after) = &mut job.after else {
+            continue;
+        };
+        let (Parents::All(parents) | Parents::Any(parents)) = &mut after.parents;
+        parents.retain(|parent| {
+            let is_refused = refused.contains(parent.local());
+            if is_refused {
+                let message = format!("it runs after {:?}, which is refused", parent.local());
+                entry.notes.push(Note::LeftOut(message));
+            }
+            !is_refused
+        });
+        if parents.is_empty() {
             job.after = None;
-            entry.notes.push(Note::LeftOut(message));
         }
     }
 }
@@ -336,19 +344,17 @@ impl Job<'_> {
                 "it would run after {cycle:?}, which runs after it; a cycle of jobs is refused"
             ));
         }
-        let parents = self.children.parents(row);
-        let Some(first) = parents.first() else {
-            return Ok(());
-        };
-        if parents.len() > 1 {
-            let others: Vec<&str> = parents[1..].iter().map(String::as_str).collect();
-            draft.left_out(format!(
-                "it runs after {} jobs, and one is supported: after {first:?}, not after {}",
-                parents.len(),
-                others.join(", ")
-            ));
+        match self.children.parents(row) {
+            [] => {}
+            [only] => draft.set("after", json!({ "all": [only] })),
+            several => {
+                draft.set("after", json!({ "any": several }));
+                draft.changed(format!(
+                    "it runs after any of {} jobs; after two of them that follow one fire of another job, it runs once",
+                    several.len()
+                ));
+            }
         }
-        draft.set("after", json!({ "all": [first] }));
         Ok(())
     }
 }
