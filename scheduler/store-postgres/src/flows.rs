@@ -51,7 +51,7 @@ macro_rules! members {
 /// Rows of [`FlowMemberRow`].
 pub(crate) const MEMBERS: &str = concat!(
     "SELECT r.id, r.job_id, coalesce(l.state, r.state)::bigint, coalesce(l.attempt, r.attempt)::bigint,
-        coalesce(l.cancel_requested, r.cancel_requested), r.kind::bigint, d.version, coalesce(d.enabled, false), j.name, j.group_name
+        coalesce(l.cancel_requested, r.cancel_requested), r.kind::bigint, d.version, coalesce(d.enabled, false), d.paused_until, j.name, j.group_name
     FROM (",
     members!(),
     " ORDER BY run LIMIT $4) m JOIN run r ON r.id = m.run AND r.id BETWEEN $2 AND $3 JOIN job j ON j.id = r.job_id
@@ -224,7 +224,7 @@ impl PgStore {
         follow_ups::lock_jobs(&mut tx, reached).await?;
         let members = members(&mut tx, id).await?;
         let jobs = self.jobs_of_flow(&mut tx, &members).await?;
-        let retried = to_retry(id, &members, &jobs)?;
+        let retried = to_retry(id, &members, &jobs, now)?;
         let outcome = RetriedFlow {
             id,
             runs: run_ids(&retried),

@@ -39,7 +39,7 @@ macro_rules! members {
 
 /// Rows of [`FlowMemberRow`].
 pub(crate) const MEMBERS: &str = concat!(
-    "SELECT r.id, r.job_id, r.state, r.attempt, r.cancel_requested, r.kind, d.version, coalesce(d.enabled, 0), j.name, j.group_name FROM (",
+    "SELECT r.id, r.job_id, r.state, r.attempt, r.cancel_requested, r.kind, d.version, coalesce(d.enabled, 0), d.paused_until, j.name, j.group_name FROM (",
     members!(),
     " ORDER BY run LIMIT ?2) m CROSS JOIN run r ON r.id = m.run CROSS JOIN job j ON j.id = r.job_id LEFT JOIN job_due d ON d.job_id = r.job_id ORDER BY r.id"
 );
@@ -85,7 +85,7 @@ const INSERT_RETRY_EVENTS: &str = "
 /// Only ended runs get another attempt by hand.
 pub(crate) const RETRY: &str = "
     UPDATE run SET state = 0, attempt = attempt + 1, retries = 0, reruns = 0, due_at = ?2, claimed_by = NULL, maybe_published = 0,
-        cancel_requested = 0, dispatched_at = NULL, queued_at = NULL, started_at = NULL, overdue_at = NULL, ended_at = NULL,
+        delays_next_fire = 0, cancel_requested = 0, dispatched_at = NULL, queued_at = NULL, started_at = NULL, overdue_at = NULL, ended_at = NULL,
         exit_status = NULL, progress = NULL, published_group = NULL, message = NULL, output = NULL
     WHERE id IN (SELECT value FROM json_each(?1)) AND state >= 10";
 
@@ -180,7 +180,7 @@ impl SqliteStore {
         let id = flow_of(&mut tx, run).await?;
         let members = members(&mut tx, id).await?;
         let jobs = self.jobs_of_flow(&mut tx, &members).await?;
-        let retried = to_retry(id, &members, &jobs)?;
+        let retried = to_retry(id, &members, &jobs, now)?;
         let outcome = RetriedFlow {
             id,
             runs: run_ids(&retried),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use cueline_model::{Actor, GroupName, Job, JobName, RunId, RunKind, RunState};
+use cueline_model::{Actor, GroupName, Job, JobName, RunId, RunKind, RunState, Timestamp};
 
 use super::audit::stored_actor;
 use super::convert::{parse_name, run_kind, run_state, to_u32, to_u64};
@@ -25,9 +25,12 @@ pub struct FlowMember {
     pub job_version: Option<i64>,
     /// Whether the job is enabled.
     pub job_enabled: bool,
+    /// When the last pause of the job's scope ends.
+    pub paused_until: Option<Timestamp>,
 }
 
-/// The columns of [`FlowMember`]: run, job, state, attempt, cancellation, kind, version, enabled, name and group of the job.
+/// The columns of [`FlowMember`]: run, job, state, attempt, cancellation, kind, version, enabled, end of
+/// the pauses, name and group of the job.
 pub type FlowMemberRow = (
     i64,
     i64,
@@ -37,6 +40,7 @@ pub type FlowMemberRow = (
     i64,
     Option<i64>,
     bool,
+    Option<i64>,
     String,
     String,
 );
@@ -57,6 +61,7 @@ impl FlowMember {
             kind,
             job_version,
             job_enabled,
+            paused_until,
             name,
             group,
         ) = row;
@@ -73,6 +78,7 @@ impl FlowMember {
             kind: run_kind(kind)?,
             job_version,
             job_enabled,
+            paused_until: paused_until.map(Timestamp::from_millis),
         })
     }
 
@@ -87,9 +93,10 @@ impl FlowMember {
         state.is_terminal() && (state != RunState::Succeeded || cancel_requested)
     }
 
-    /// Whether it would be dispatched. A pause does not stop manual runs.
-    fn may_run(&self) -> bool {
-        self.job_version.is_some() && (self.job_enabled || self.kind == RunKind::Manual)
+    /// Whether it would be dispatched. A pause, of the job or of its scope, does not stop manual runs.
+    fn may_run(&self, now: Timestamp) -> bool {
+        let is_paused = !self.job_enabled || self.paused_until.is_some_and(|until| now < until);
+        self.job_version.is_some() && (!is_paused || self.kind == RunKind::Manual)
     }
 
     /// The text for the timeline when it is retried.
@@ -194,6 +201,7 @@ pub fn to_retry(
     flow: RunId,
     members: &[FlowMember],
     jobs: &[Arc<Job>],
+    now: Timestamp,
 ) -> Result<Vec<FlowMember>, StoreError> {
     let unsuccessful: Vec<&FlowMember> = members.iter().filter(|m| m.is_unsuccessful()).collect();
     let refuse = |why: &str| {
@@ -207,7 +215,7 @@ pub fn to_retry(
     }
     let wanted: HashSet<i64> = unsuccessful
         .iter()
-        .filter(|m| m.may_run())
+        .filter(|m| m.may_run(now))
         .map(|m| m.job)
         .collect();
     if wanted.is_empty() {
@@ -216,7 +224,7 @@ pub fn to_retry(
     let later = jobs_after(&wanted, jobs);
     Ok(unsuccessful
         .into_iter()
-        .filter(|m| m.may_run() && !later.contains(&m.job))
+        .filter(|m| m.may_run(now) && !later.contains(&m.job))
         .cloned()
         .collect())
 }
@@ -253,6 +261,8 @@ mod tests {
 
     use super::*;
 
+    const NOW: Timestamp = Timestamp::from_millis(1_000);
+
     fn job(id: i64, name: &str, parents: &[&str]) -> Arc<Job> {
         let mut text = serde_json::json!({
             "name": name, "group": "g", "schedule": { "manual": true }, "handler": { "native": "work" },
@@ -281,6 +291,7 @@ mod tests {
             kind: RunKind::Child,
             job_version: Some(1),
             job_enabled: true,
+            paused_until: None,
         }
     }
 
@@ -292,7 +303,7 @@ mod tests {
             job(4, "d", &["b"]),
             job(5, "e", &["d"]),
         ];
-        let runs = to_retry(RunId(1), members, &jobs).map_err(|e| e.to_string())?;
+        let runs = to_retry(RunId(1), members, &jobs, NOW).map_err(|e| e.to_string())?;
         Ok(runs.iter().map(|m| m.part.run.0).collect())
     }
 
@@ -337,6 +348,21 @@ mod tests {
         let error = retried(&[paused.clone()]).expect_err("is refused");
         assert!(error.contains("paused or deleted"), "{error}");
         paused.kind = RunKind::Manual;
+        assert_eq!(retried(&[paused]), Ok(vec![1]));
+    }
+
+    #[test]
+    fn a_pause_of_the_scope_counts_until_it_ends() {
+        let mut paused = member(1, 1, RunState::Failed);
+        paused.paused_until = Some(NOW.plus_ms(1));
+        let error = retried(&[paused.clone()]).expect_err("is refused");
+        assert!(error.contains("paused or deleted"), "{error}");
+        let manual = FlowMember {
+            kind: RunKind::Manual,
+            ..paused.clone()
+        };
+        assert_eq!(retried(&[manual]), Ok(vec![1]));
+        paused.paused_until = Some(NOW);
         assert_eq!(retried(&[paused]), Ok(vec![1]));
     }
 

@@ -2,7 +2,9 @@
 
 use cueline_model::{AfterOn, JobName, JobSpec, OutcomeKind, Parents, Route, RunId, RunState};
 
+use super::fire_rules::add;
 use super::fixture::{Fixture, actor, after, attempt, by_hand, each_second, name, refused};
+use super::pauses::{labelled, pause};
 use crate::{ClaimedRun, ErrorKind, FlowRun, NodeId};
 
 /// `a` in two shards, then `b` and `c`, then `d`.
@@ -259,6 +261,40 @@ pub async fn a_retried_broadcast_keeps_its_executors(fixture: &Fixture) {
         .end(attempt(&again[0]), OutcomeKind::Succeeded)
         .await;
     assert_eq!(done.child_runs, 0, "b fired before, on other executors");
+}
+
+/// A run of a job in a pause of several jobs would only wait for nothing, so it is retried after the pause.
+pub async fn a_retry_leaves_out_what_is_paused(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut specs = diamond(by_hand("a"));
+    specs[1] = labelled(specs[1].clone());
+    fixture.apply(&specs).await;
+    let (id, sides) = both_sides(fixture, node).await;
+    for side in &sides {
+        fixture.end(attempt(side), OutcomeKind::Failed).await;
+    }
+    add(&*fixture.store, &pause(fixture, Some(10))).await;
+    let retry = async || fixture.store.retry_flow(id, &actor("me")).await;
+    assert_eq!(retry().await.expect("retries").runs, [sides[1].id]);
+    fixture.expect(sides[0].id, RunState::Failed).await;
+    let again = out(fixture, node).await;
+    assert_eq!(again.len(), 1);
+    fixture
+        .end(attempt(&again[0]), OutcomeKind::Succeeded)
+        .await;
+    refused(
+        retry().await.map(drop),
+        ErrorKind::Conflict,
+        "paused or deleted",
+    );
+    fixture.clock.advance(10_500);
+    assert_eq!(retry().await.expect("retries").runs, [sides[0].id]);
+    let again = out(fixture, node).await;
+    assert_eq!((again[0].id, again[0].attempt), (sides[0].id, 2));
+    let done = fixture
+        .end(attempt(&again[0]), OutcomeKind::Succeeded)
+        .await;
+    assert_eq!(done.child_runs, 1);
 }
 
 /// Changes by people are in the audit log.

@@ -103,6 +103,7 @@ macro_rules! store_conformance {
                 a_flow_run_is_kept_until_it_has_ended, parents_that_end_at_the_same_time_start_one_child;
             flow_runs: a_flow_run_is_read_by_any_of_its_runs, jobs_with_children_are_listed, a_cancelled_flow_run_starts_nothing,
                 a_flow_run_is_retried_from_what_failed, a_cancelled_flow_run_can_be_retried, a_retried_broadcast_keeps_its_executors,
+                a_retry_leaves_out_what_is_paused,
                 changes_of_flow_runs_leave_one_entry;
             random_flows: random_flows_run_as_the_model_says;
             cancel: scheduled_run_is_cancelled, published_run_is_cancelled_by_its_executor, running_run_may_end_before_its_cancellation, ended_run_cannot_be_cancelled,
