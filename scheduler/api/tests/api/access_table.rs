@@ -153,8 +153,8 @@ async fn each_role_in_a_namespace_gets_what_the_table_says() {
     }
     let job =
         json!({ "name": "job", "schedule": { "manual": true }, "handler": { "native": "x" } });
-    let apply = server.post(&format!("{TEAM}/jobs/apply"), &json!({ "jobs": [job] }));
-    apply.await.good();
+    let (path, jobs) = (format!("{TEAM}/jobs/apply"), json!({ "jobs": [job] }));
+    server.post(&path, &jobs).await.good();
     let mut tokens = Vec::new();
     for caller in CALLERS {
         tokens.push(server.token_with(&grants(caller)).await);
