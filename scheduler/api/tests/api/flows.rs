@@ -10,7 +10,7 @@ use crate::server::Server;
 async fn apply_diamond(server: &Server) {
     let job = |name: &str, group: &str, after: Value| json!({ "name": name, "group": group, "after": after, "handler": { "native": "x" } });
     let jobs = json!({ "jobs": [
-        job("a", "default", json!(null)),
+        { "name": "a", "schedule": { "manual": true }, "handler": { "native": "x" } },
         job("b", "default", json!("a")),
         job("c", "other", json!({ "all": ["a"] })),
         job("d", "default", json!({ "all": ["b", "c"] })),
