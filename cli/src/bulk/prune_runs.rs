@@ -188,12 +188,11 @@ mod tests {
     use super::*;
 
     fn run(id: i64, job: &str, ended_at: i64) -> Run {
-        let at = "2027-01-01T00:00:00Z";
-        let ended: Timestamp = Timestamp::from_millis(ended_at);
+        let at = 1_798_761_600_000_i64;
         serde_json::from_value(json!({
             "id": id, "job_id": 1, "job": job, "group": "default", "kind": "manual", "state": "succeeded", "attempt": 1,
             "retries": 0, "fire_at": at, "due_at": at, "shard": { "index": 0, "total": 1 }, "executor": null, "params": null,
-            "created_at": at, "queued_at": null, "started_at": null, "ended_at": ended, "exit_status": null,
+            "created_at": at, "queued_at": null, "started_at": null, "ended_at": ended_at, "exit_status": null,
             "message": null, "output": null, "progress": null, "cancel_requested": false, "parent": null,
         }))
         .expect("a run")

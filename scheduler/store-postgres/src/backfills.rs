@@ -263,6 +263,8 @@ impl PgStore {
         let mut live = self.live_executors(&mut tx, now).await?;
         let (mut runs, changes) = advance_all(&rows, &jobs, &rules, &mut live, now);
         if changes.is_empty() {
+            // A dropped transaction keeps its locks for a moment, and other nodes would skip its backfills.
+            tx.roll_back().await;
             return Ok(AdvancedBackfills { runs: 0, is_active });
         }
         if let Err(error) = self.insert_and_count(&mut tx, &mut runs).await {

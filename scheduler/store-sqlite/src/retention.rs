@@ -100,6 +100,11 @@ const DELETE_EXECUTORS: &str = "
 pub(crate) const TO_PRUNE: &str = "
     SELECT r.id, j.name, j.group_name, r.ended_at IS NOT NULL AND (r.shard_total = 1 OR NOT EXISTS
         (SELECT 1 FROM run s WHERE s.fire_key = r.fire_key AND s.job_id = r.job_id AND s.kind = r.kind AND s.ended_at IS NULL))
+        AND NOT EXISTS (SELECT 1 FROM run c WHERE c.fire_key = CASE
+                WHEN r.kind IN (1, 2) THEN r.fire_key
+                WHEN r.shard_total = 1 THEN r.id
+                ELSE (SELECT min(s.id) FROM run s WHERE s.fire_key = r.fire_key AND s.job_id = r.job_id AND s.kind = r.kind) END
+            AND c.kind = 2 AND c.ended_at IS NULL)
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value CROSS JOIN job j ON j.id = r.job_id";
 
 const PRUNE_LETTERS: &str = "

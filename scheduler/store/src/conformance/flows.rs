@@ -6,7 +6,7 @@ use cueline_model::{
 };
 
 use super::fixture::{Fixture, actor, after, attempt, by_hand, name, refused, report};
-use crate::{AttemptReport, ClaimedRun, ErrorKind, NodeId};
+use crate::{AttemptReport, ClaimedRun, ErrorKind, NodeId, PruneRequest};
 
 /// A job after all of these.
 fn all(job: &str, parents: &[&str], on: AfterOn) -> JobSpec {
@@ -457,6 +457,12 @@ pub async fn a_flow_run_is_kept_until_it_has_ended(fixture: &Fixture) {
     fixture.clock.advance(10_000);
     let delete = || async { fixture.store.delete_expired_runs(5_000, 10).await };
     assert_eq!(delete().await.expect("retires"), 0);
+    let by_hand = PruneRequest {
+        runs: vec![a[0].id, both[0].id],
+        ..PruneRequest::default()
+    };
+    let pruned = fixture.store.prune_runs(&by_hand, &actor("ann")).await;
+    assert_eq!(pruned.expect("prunes").live, [a[0].id, both[0].id]);
     let done = fixture.end(attempt(&both[1]), OutcomeKind::Succeeded).await;
     assert_eq!(done.child_runs, 1);
     let d = out(fixture, node).await;

@@ -130,7 +130,7 @@ const WRONG: &[(&str, &str)] = &[
     (r#"{"name": 5}"#, "name: 5 given; a name is expected"),
     (
         r#"{"handler": null}"#,
-        r#"job "j": handler: missing; what the job runs ({ shell = … }, { command = … }, { http = … } or { native = … }) is expected"#,
+        r#"job "j": handler: missing; what the job runs ({ shell = … }, { command = … }, { http = … }, { native = … } or { script = … }) is expected"#,
     ),
     (
         r#"{"schedule": null}"#,
@@ -716,7 +716,7 @@ fn wrong_scripts_are_refused_with_their_place() {
     let long = "x".repeat(crate::script::MAX_SCRIPT_BYTES + 1);
     let whole = |fields: &str| format!(r#"{{"script": [{{"name": "a", {fields}}}]}}"#);
     for (text, expected) in [
-        (r#"{"script": {}}"#.to_owned(), "script: a table of 0 given; a list of scripts is expected ([[script]] in TOML)"),
+        (r#"{"script": {}}"#.to_owned(), "script: a table of 0 keys given; a list of scripts is expected ([[script]] in TOML)"),
         (whole(r#""language": "sh""#), "script[0].text: missing; the script's text is expected"),
         (whole(r#""language": "sh", "text": " ""#), "script[0].text: an empty text given; a script is expected"),
         (whole(r#""language": "perl", "text": "x""#), r#"script[0].language: unknown language "perl" (sh, bash, python3, node, php, pwsh)"#),
