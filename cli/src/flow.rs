@@ -7,7 +7,6 @@ use cueline_api::view::{
 use cueline_model::{JobName, RunId, RunState};
 use serde_json::{Value, json};
 
-use crate::args::RunArg;
 use crate::client::{Api, read};
 use crate::failure::Failure;
 use crate::human;
@@ -24,9 +23,17 @@ pub(crate) enum FlowCommand {
     /// Show a flow run with its graph; any run of it names it
     Show(FlowShowArgs),
     /// Cancel all live runs of a flow run; no job starts in it any more
-    Cancel(RunArg),
+    Cancel(FlowArg),
     /// Run a flow run again from what did not succeed
-    Retry(RunArg),
+    Retry(FlowArg),
+}
+
+/// One flow run.
+#[derive(Debug, Args)]
+pub(crate) struct FlowArg {
+    /// The id of the flow run, or of one of its runs
+    #[arg(value_name = "RUN", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) id: i64,
 }
 
 /// `cueline flow list`
@@ -48,7 +55,7 @@ pub(crate) struct FlowListArgs {
 pub(crate) struct FlowShowArgs {
     /// The flow run.
     #[command(flatten)]
-    pub(crate) run: RunArg,
+    pub(crate) run: FlowArg,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
 }
