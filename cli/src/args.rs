@@ -17,6 +17,7 @@ use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
 use crate::dlq::DlqCommand;
 use crate::explain::ExplainArgs;
+use crate::flow::FlowCommand;
 use crate::forecast::ForecastArgs;
 use crate::import_args::ImportCommand;
 use crate::job_change::ChangedJobArg;
@@ -78,6 +79,9 @@ pub(crate) enum Command {
     /// List, show, cancel and prune runs; read their logs
     #[command(subcommand)]
     Run(RunCommand),
+    /// List, show, cancel and retry flow runs: a fire, and all that follows from it by `after`
+    #[command(subcommand)]
+    Flow(FlowCommand),
     /// Say why a run or a job does not run now
     Explain(ExplainArgs),
     /// Show the fires of the next 24 hours, and which jobs are due together

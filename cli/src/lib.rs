@@ -26,6 +26,7 @@ mod events;
 mod executor;
 mod explain;
 mod failure;
+mod flow;
 mod forecast;
 mod guard;
 mod human;
@@ -215,6 +216,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Resume(args) => pause::resume(&api()?, out, &args).await,
         Command::Trigger(args) => trigger::run(&api()?, out, args).await,
         Command::Run(command) => run::run(&api()?, out, command).await,
+        Command::Flow(command) => flow::run(&api()?, out, command).await,
         Command::Bulk(command) => bulk::run(&api()?, out, command).await,
         Command::Explain(args) => explain::run(&api()?, out, &args).await,
         Command::Forecast(args) => forecast::run(&api()?, out, &args).await,

@@ -15,6 +15,7 @@ mod enrolment_tokens;
 mod etag;
 mod events;
 mod explain;
+mod flows;
 mod forecast;
 mod idempotency;
 mod if_versions;
@@ -262,6 +263,10 @@ pub fn router(state: ApiState) -> Router {
         .route("/runs/{id}/logs", get(runs::logs))
         .route("/runs/{id}/logs/events", get(events::log))
         .route("/runs/{id}/cancel", post(runs::cancel))
+        .route("/flows", get(flows::list))
+        .route("/flows/{id}", get(flows::show))
+        .route("/flows/{id}/cancel", post(flows::cancel))
+        .route("/flows/{id}/retry", post(flows::retry))
         .route("/retention", get(retention::list))
         .route(
             "/retention/{group}",

@@ -6,6 +6,7 @@ mod backfills;
 mod events;
 mod explain;
 mod fire_rules;
+mod flows;
 mod forecast;
 mod namespaces;
 mod retention;
@@ -42,6 +43,9 @@ pub use explain::Explanation;
 pub use fire_rules::{
     AppliedCalendarView, CalendarList, CalendarRef, CalendarView, CalendarsApplied, LeftOutView,
     PauseList, PauseRef, PauseView, PausedBy, WindowList, WindowRef, WindowView,
+};
+pub use flows::{
+    FlowCancelled, FlowJob, FlowJobState, FlowPage, FlowRef, FlowRetried, FlowState, FlowView,
 };
 pub use forecast::{Collision, Forecast, ForecastMinute, GroupForecast};
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};

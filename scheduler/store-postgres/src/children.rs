@@ -94,7 +94,7 @@ pub(crate) async fn lock_with_children(conn: &mut PgConnection, jobs: Vec<i64>) 
 }
 
 /// Bounds of the ids of all runs of these days. They exclude the partitions of all other days.
-fn days_of(runs: impl IntoIterator<Item = i64>) -> (i64, i64) {
+pub(crate) fn days_of(runs: impl IntoIterator<Item = i64>) -> (i64, i64) {
     let (low, high) = id_range(runs);
     (Day::of_run(low).ids().0, Day::of_run(high).ids().1 - 1)
 }

@@ -28,6 +28,7 @@ mod error;
 mod executors;
 mod fire_due;
 mod fire_rules;
+mod flows;
 mod follow_ups;
 mod history;
 mod ingest;

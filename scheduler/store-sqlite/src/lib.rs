@@ -25,6 +25,7 @@ mod error;
 mod executors;
 mod fire_due;
 mod fire_rules;
+mod flows;
 mod follow_ups;
 mod ingest;
 mod job_list;

@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     SqliteOptions, SqliteStore, accounts, audit, changes, children, claim, dead_letters, dispatch,
-    executors, fire_due, follow_ups, ingest, job_list, lanes, ledger, oldest_queued, retention,
-    run_list, runs, summaries, trigger,
+    executors, fire_due, flows, follow_ups, ingest, job_list, lanes, ledger, oldest_queued,
+    retention, run_list, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -32,7 +32,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 42] = [
+const HOT: [(&str, &[&str]); 47] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -87,6 +87,17 @@ const HOT: [(&str, &[&str]); 42] = [
     (children::PARENTS, &["run_fire", "job_parent_child"]),
     (children::AHEAD, &["run_fire", "job_parent_child"]),
     (children::OUTPUTS, &["run_fire", "job_parent_child"]),
+    (flows::FLOW_OF, &["run_fire"]),
+    (flows::MEMBERS, &["run_fire"]),
+    (flows::COUNTS, &["run_fire"]),
+    (
+        flows::JOBS_AFTER,
+        &[
+            "SEARCH l USING PRIMARY KEY",
+            "SEARCH d USING INTEGER PRIMARY KEY",
+        ],
+    ),
+    (flows::RETRY, &["SEARCH run USING INTEGER PRIMARY KEY"]),
     (trigger::RUNS_OF_REQUEST, &["run_fire"]),
     (executors::OUTSTANDING, &["run_live"]),
     (executors::OF_JOBS, &["run_live"]),

@@ -48,6 +48,7 @@ mod dispatch;
 mod error;
 mod executor;
 mod fire_rules;
+mod flow;
 mod job;
 mod list;
 mod load;
@@ -95,6 +96,10 @@ pub use executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation
 pub use fire_rules::{
     AppliedCalendar, FireRuleStore, MAX_CALENDARS_OF_NAMESPACE, MAX_REPLANNED, MAX_WINDOWS,
     REPLAN_ABANDONED_MS, StoredCalendar, WindowReplan,
+};
+pub use flow::{
+    CancelledFlow, FlowCounts, FlowPart, FlowRun, FlowStore, MAX_FLOW_JOBS, MAX_FLOW_RUNS,
+    MAX_SHOWN_RUNS, RetriedFlow,
 };
 pub use job::{
     AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,

@@ -21,6 +21,7 @@ use crate::dispatch::{
 use crate::error::StoreError;
 use crate::executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellation};
 use crate::fire_rules::FireRuleStore;
+use crate::flow::FlowStore;
 use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
 use crate::load::{OldestQueued, PoolUse};
 use crate::namespaces::Namespaces;
@@ -57,7 +58,14 @@ type Result<T> = std::result::Result<T, StoreError>;
 ///   operator has to act.
 #[async_trait]
 pub trait Store:
-    Audit + Namespaces + FireRuleStore + RetentionStore + BackfillStore + Situations + ScriptStore
+    Audit
+    + Namespaces
+    + FireRuleStore
+    + FlowStore
+    + RetentionStore
+    + BackfillStore
+    + Situations
+    + ScriptStore
 {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 

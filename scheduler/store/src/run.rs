@@ -66,8 +66,8 @@ pub struct TimelineEntry {
     pub at: Timestamp,
     /// The attempt that it is about.
     pub attempt: u32,
-    /// One word: `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out`, `flow_stopped` or
-    /// `triggered`.
+    /// One word: `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out`, `flow_stopped`,
+    /// `retried` or `triggered`.
     pub event: String,
     /// Details for the user.
     pub detail: String,

@@ -158,7 +158,7 @@ pub(super) const SCHEMAS: &str = r##"{
     "properties": {
       "at": {"$ref": "#/components/schemas/Instant"},
       "attempt": {"type": "integer", "format": "int32", "minimum": 0},
-      "event": {"description": "One word, such as `triggered`, `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out` or `flow_stopped`.", "type": "string"},
+      "event": {"description": "One word, such as `triggered`, `retry`, `rerun`, `returned`, `republished`, `cancel`, `refused`, `skipped`, `left_out`, `flow_stopped` or `retried`.", "type": "string"},
       "detail": {"type": "string"}
     }
   },

@@ -58,7 +58,7 @@ described! {
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
-    ReplayedDeadLetter OpenApiDocument GivenDefinition WindowDefinition Language Change AuditValue ChangeMessage LogMessage GivenCalendar BackfillState
+    ReplayedDeadLetter OpenApiDocument GivenDefinition GivenAfter WindowDefinition Language Change AuditValue ChangeMessage LogMessage GivenCalendar BackfillState
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.

@@ -50,6 +50,7 @@ fn tags() -> Value {
         { "name": "pauses", "description": "Pauses of all jobs, of a namespace, of a group, or of jobs with labels." },
         { "name": "backfills", "description": "Runs for the fire times of past windows." },
         { "name": "runs", "description": "Runs of jobs, with their logs." },
+        { "name": "flows", "description": "Flow runs: fires without a parent, with all that follows from them." },
         { "name": "queues", "description": "The queues of executors." },
         { "name": "dead letters", "description": "Messages that were refused." },
         { "name": "worker keys", "description": "Keys that seal the messages of workers, and the tokens that enrol them." },

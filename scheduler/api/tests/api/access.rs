@@ -114,6 +114,11 @@ fn table(run: u64) -> Vec<Row> {
             [200, 200, 200, 200, 200, 404, 404],
         ),
         get("/runs/999999", [404; 7]),
+        get("/flows", [200, 200, 200, 200, 200, 200, 403]),
+        get(
+            &format!("/flows/{run}"),
+            [200, 200, 200, 200, 200, 404, 404],
+        ),
         get("/queues/a/one", [503, 503, 503, 503, 503, 404, 404]),
         get("/dead", [403; 7]),
         get("/dead/1", [403; 7]),
@@ -144,6 +149,7 @@ fn table(run: u64) -> Vec<Row> {
             [403, 202, 202, 202, 202, 404, 404],
         ),
         post(&format!("/runs/{run}/cancel"), json!({}), operated),
+        post(&format!("/flows/{run}/cancel"), json!({}), operated),
         post(
             "/runs/prune",
             json!({ "runs": [] }),

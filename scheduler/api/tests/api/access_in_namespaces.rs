@@ -117,6 +117,14 @@ fn table(runs: [u64; 2]) -> Vec<Row> {
             [403; 2],
             [201, 403],
         ),
+        get(&format!("/flows/{own}"), [404; 2], [200; 2]),
+        get(&format!("/flows/{other}"), [404; 2], [404; 2]),
+        post(
+            &format!("/flows/{other}/retry"),
+            json!({}),
+            [404; 2],
+            [404; 2],
+        ),
         post(
             &format!("/runs/{own}/cancel"),
             json!({}),

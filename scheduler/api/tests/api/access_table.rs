@@ -107,6 +107,11 @@ fn table() -> Vec<Row> {
             [403; 6],
         ),
         delete("{team}/scripts/none", [403; 6]),
+        get("{team}/flows", [403, 200, 200, 200, 200, 200]),
+        get("{team}/flows?job=job", [403, 200, 200, 200, 200, 404]),
+        get("{team}/flows/999999", [404; 6]),
+        post("{team}/flows/999999/cancel", json!({}), [404; 6]),
+        post("{team}/flows/999999/retry", json!({}), [404; 6]),
         get("{team}/pauses", reader),
         post(
             "{team}/pauses",

@@ -13,15 +13,16 @@ use cueline_model::{
 use cueline_store::{
     Accounts, AdvancedBackfills, AppliedCalendar, AppliedJob, AttemptReport, Audit, AuditEntry,
     AuditFilter, Backfill, BackfillChange, BackfillDetail, BackfillFilter, BackfillStore,
-    BegunDispatch, CancelOutcome, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
+    BegunDispatch, CancelOutcome, CancelledFlow, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
     DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, ExpireRequest, Expired,
-    FireDueRequest, FireRuleStore, FiredRuns, GroupRetention, IngestSummary, JobAttempt, JobBrief,
-    JobFilter, JobList, JobPreconditions, JobSummary, JobVersion, JobsFingerprint, KnownRun,
-    LedgerEntry, LiveRuns, Login, NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken,
-    NewAuditEntry, NewBackfill, NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey,
-    NodeId, OldestQueued, Order, OutstandingAttempt, PendingCancellation, Planner, Precondition,
-    Principal, PruneRequest, Pruned, QuotaLoad, Quotas, RegisteredNode, RetentionStore, Revision,
-    RunCursor, RunDetail, RunFilter, RunList, SecretHash, Situation, Situations, Store, StoreError,
+    FireDueRequest, FireRuleStore, FiredRuns, FlowCounts, FlowRun, FlowStore, GroupRetention,
+    IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary,
+    JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login, NamespaceFilter,
+    NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewBackfill, NewDeadLetter,
+    NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
+    OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, PruneRequest,
+    Pruned, QuotaLoad, Quotas, RegisteredNode, RetentionStore, RetriedFlow, Revision, RunCursor,
+    RunDetail, RunFilter, RunList, SecretHash, Situation, Situations, Store, StoreError,
     StoreStats, StoredApiToken, StoredCalendar, StoredEnrolmentToken, StoredLogLine, StoredUser,
     Subject, TriggerOutcome, TriggerRequest, UserChange, UserId, WindowReplan, WorkerKeyState,
     WorkerKeysPage,
@@ -302,3 +303,30 @@ macro_rules! forward_accounts {
 }
 
 cueline_store::with_accounts_methods!(forward_accounts);
+
+#[async_trait]
+impl FlowStore for BusyStore {
+    async fn flow_run(&self, run: RunId) -> Result<FlowRun, StoreError> {
+        self.inner.flow_run(run).await
+    }
+
+    async fn flow_counts(&self, flows: &[RunId]) -> Result<Vec<FlowCounts>, StoreError> {
+        self.inner.flow_counts(flows).await
+    }
+
+    async fn parent_jobs(
+        &self,
+        namespace: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Vec<JobName>, StoreError> {
+        self.inner.parent_jobs(namespace, limit).await
+    }
+
+    async fn cancel_flow(&self, run: RunId, by: &Actor) -> Result<CancelledFlow, StoreError> {
+        self.inner.cancel_flow(run, by).await
+    }
+
+    async fn retry_flow(&self, run: RunId, by: &Actor) -> Result<RetriedFlow, StoreError> {
+        self.inner.retry_flow(run, by).await
+    }
+}

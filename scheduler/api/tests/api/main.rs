@@ -13,6 +13,7 @@ mod edits;
 mod events;
 mod explain;
 mod fake_admin;
+mod flows;
 mod hostile;
 mod hostile_bodies;
 mod interleaved;

@@ -3,8 +3,8 @@
 use super::{DAY_MS, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
-    cancel, children, claim, definitions, dispatch, drop_day, fire_due, follow_ups, ingest, jobs,
-    lanes, log_lines, new_runs, retention, runs, trigger, waiting_runs,
+    cancel, children, claim, definitions, dispatch, drop_day, fire_due, flows, follow_ups, ingest,
+    jobs, lanes, log_lines, new_runs, retention, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
@@ -383,6 +383,33 @@ async fn retention_uses_indexes() {
     }
     s.check(drop_day::DELETE_KEYS, "trigger_key_run", |q| {
         q.bind(first).bind(end).bind(50_i64)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn flow_runs_use_the_index_of_fires() {
+    let s = fixture().await;
+    let (ids, _, high) = s.some();
+    let (first, end) = Day::of_run(high).ids();
+    s.check(flows::FLOW_OF, "run_270305_fire", |q| {
+        q.bind(high).bind(first).bind(end - 1)
+    })
+    .await;
+    s.check(flows::COUNTS, "run_270305_fire", |q| {
+        q.bind(&ids).bind(first).bind(end - 1)
+    })
+    .await;
+    s.check(flows::MEMBERS, "run_270305_fire", |q| {
+        q.bind(vec![high]).bind(first).bind(end - 1).bind(10_i64)
+    })
+    .await;
+    s.check(flows::RETRY, "run_270305_pkey", |q| {
+        q.bind(&ids)
+            .bind(vec![false; ids.len()])
+            .bind(START_MS)
+            .bind(first)
+            .bind(end - 1)
     })
     .await;
 }

@@ -12,9 +12,9 @@ use super::convert::{corrupt, parse_name, sha256_hex, to_u64, without_nul};
 use super::definitions::{parse_definition, serialize_definition};
 use super::worker_keys::{EnrolmentWrites, TokenRow};
 use crate::{
-    AuditEntry, AuditResult, Backfill, BackfillChange, JobVersion, MAX_AUDIT_VALUE_BYTES,
-    NewAuditEntry, NewBackfill, NewEnrolmentToken, NewWorkerKey, Quotas, StoreError,
-    TriggerRequest, WorkerKeyState,
+    AuditEntry, AuditResult, Backfill, BackfillChange, CancelledFlow, JobVersion,
+    MAX_AUDIT_VALUE_BYTES, NewAuditEntry, NewBackfill, NewEnrolmentToken, NewWorkerKey, Quotas,
+    RetriedFlow, StoreError, TriggerRequest, WorkerKeyState,
 };
 
 /// The most entries that one statement writes. With values of [`MAX_AUDIT_VALUE_BYTES`], they take 32 MiB.
@@ -157,6 +157,33 @@ pub fn run_cancelled(
         after: Some(after.to_string()),
         ..entry_in_group(by, "run.cancel", &parse_name(group)?, run.to_string())
     })
+}
+
+/// A cancelled flow run, with the job that it began with and the group of that.
+pub fn flow_cancelled(
+    by: &Actor,
+    flow: &CancelledFlow,
+    (job, group): (&JobName, &GroupName),
+) -> NewAuditEntry {
+    let after = json!({ "cancelled": flow.ended, "cancel_requested": flow.requested });
+    NewAuditEntry {
+        detail: format!("of job {job}"),
+        after: Some(after.to_string()),
+        ..entry_in_group(by, "flow.cancel", group, flow.id.to_string())
+    }
+}
+
+/// A retried flow run, with the job that it began with and the group of that.
+pub fn flow_retried(
+    by: &Actor,
+    flow: &RetriedFlow,
+    (job, group): (&JobName, &GroupName),
+) -> NewAuditEntry {
+    NewAuditEntry {
+        detail: format!("of job {job}"),
+        after: Some(json!({ "retried": flow.runs }).to_string()),
+        ..entry_in_group(by, "flow.retry", group, flow.id.to_string())
+    }
 }
 
 /// A deleted dead letter: id, queue, topic, reason, time, size of the payload in bytes, namespace.

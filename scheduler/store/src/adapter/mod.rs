@@ -17,6 +17,7 @@ mod delegate;
 mod delegate_accounts;
 pub mod fire_due;
 pub mod fire_rules;
+pub mod flow_runs;
 pub mod follow_ups;
 pub mod heartbeats;
 pub mod job_list;

@@ -18,6 +18,7 @@ pub mod executors;
 pub mod fire_due;
 pub mod fire_rules;
 mod fixture;
+pub mod flow_runs;
 pub mod flows;
 pub mod follow_ups;
 pub mod idempotency;
@@ -100,6 +101,10 @@ macro_rules! store_conformance {
                 nothing_follows_a_run_that_was_to_be_cancelled, a_child_waits_for_parents_that_are_still_ahead, a_flow_run_begins_with_a_scheduled_fire,
                 a_child_takes_the_outputs_of_all_parents, jobs_that_nothing_joins_are_refused, links_follow_the_definition,
                 a_flow_run_is_kept_until_it_has_ended, parents_that_end_at_the_same_time_start_one_child;
+            flow_runs: a_flow_run_is_read_by_any_of_its_runs, jobs_with_children_are_listed, a_cancelled_flow_run_starts_nothing,
+                a_flow_run_is_retried_from_what_failed, a_cancelled_flow_run_can_be_retried, a_retried_broadcast_keeps_its_executors,
+                a_retry_leaves_out_what_is_paused,
+                changes_of_flow_runs_leave_one_entry;
             random_flows: random_flows_run_as_the_model_says;
             cancel: scheduled_run_is_cancelled, published_run_is_cancelled_by_its_executor, running_run_may_end_before_its_cancellation, ended_run_cannot_be_cancelled,
                 missing_run_is_named;
@@ -207,6 +212,7 @@ mod tests {
             include_str!("executors.rs"),
             include_str!("fire_due.rs"),
             include_str!("fire_rules.rs"),
+            include_str!("flow_runs.rs"),
             include_str!("flows.rs"),
             include_str!("follow_ups.rs"),
             include_str!("idempotency.rs"),

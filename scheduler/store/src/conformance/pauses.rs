@@ -12,7 +12,7 @@ use super::fixture::{
 use crate::{ErrorKind, NodeId, REPLAN_ABANDONED_MS};
 
 /// A pause of the jobs with a label that begins now.
-fn pause(fixture: &Fixture, for_s: Option<u64>) -> WindowSpec {
+pub(super) fn pause(fixture: &Fixture, for_s: Option<u64>) -> WindowSpec {
     let mut whole = json!({
         "namespace": "default", "labels": { "tier": "1" }, "paused_at": fixture.now().to_string(),
         "reason": "incident", "owner": "user ann",
@@ -23,7 +23,7 @@ fn pause(fixture: &Fixture, for_s: Option<u64>) -> WindowSpec {
     serde_json::from_value(whole).expect("a pause")
 }
 
-fn labelled(spec: JobSpec) -> JobSpec {
+pub(super) fn labelled(spec: JobSpec) -> JobSpec {
     JobSpec {
         labels: [("tier".to_owned(), "1".to_owned())].into(),
         ..spec
