@@ -129,12 +129,11 @@ impl OneArg {
 }
 
 async fn start(api: &Api, out: Out, args: &StartArgs) -> Result<(), Failure> {
-    let to = match args.to {
-        Some(to) => to,
-        None => {
-            let page: BackfillList = read(api.get(&["backfills"], &[]).await?)?;
-            page.now
-        }
+    let to = if let Some(to) = args.to {
+        to
+    } else {
+        let page: BackfillList = read(api.get(&["backfills"], &[]).await?)?;
+        page.now
     };
     let mut body = json!({
         "from": args.from, "to": to, "parallel": args.parallel,

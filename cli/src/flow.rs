@@ -168,7 +168,7 @@ fn show(out: Out, answer: Value) -> Result<(), Failure> {
 }
 
 fn after(job: &FlowJob) -> String {
-    let names = job.after.iter().flat_map(|after| after.names());
+    let names = job.after.iter().flat_map(cueline_model::After::names);
     let names: Vec<&str> = names.map(JobName::local).collect();
     match job.after.as_ref().filter(|after| !after.waits_for_all()) {
         Some(_) if names.len() > 1 => format!("any of {}", names.join(", ")),

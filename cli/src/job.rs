@@ -75,9 +75,10 @@ async fn apply_found(
         return apply(api, out, &found.jobs, dry_run).await;
     }
     let before = prerequisites::send(api, found, dry_run).await?;
-    let (waiting, jobs) = match dry_run {
-        true => before.split(found.jobs.iter().cloned()),
-        false => (Vec::new(), found.jobs.clone()),
+    let (waiting, jobs) = if dry_run {
+        before.split(found.jobs.iter().cloned())
+    } else {
+        (Vec::new(), found.jobs.clone())
     };
     if out.is_json() {
         let mut answer = send(api, out, &jobs, dry_run).await?;

@@ -81,17 +81,14 @@ async fn version(api: &Api, name: &str, version: i64) -> Result<Value, Failure> 
 }
 
 async fn show(api: &Api, out: Out, args: &ScriptShowArgs) -> Result<(), Failure> {
-    let (answer, shown, jobs) = match args.version {
-        Some(number) => {
-            let answer = version(api, &args.name, number).await?;
-            let shown: ScriptVersionView = read(answer.clone())?;
-            (answer, shown, None)
-        }
-        None => {
-            let answer = api.get(&["scripts", &args.name], &[]).await?;
-            let script: ScriptView = read(answer.clone())?;
-            (answer, script.newest, Some(script.jobs))
-        }
+    let (answer, shown, jobs) = if let Some(number) = args.version {
+        let answer = version(api, &args.name, number).await?;
+        let shown: ScriptVersionView = read(answer.clone())?;
+        (answer, shown, None)
+    } else {
+        let answer = api.get(&["scripts", &args.name], &[]).await?;
+        let script: ScriptView = read(answer.clone())?;
+        (answer, script.newest, Some(script.jobs))
     };
     let text = shown.text.as_deref().unwrap_or_default();
     if args.text {
@@ -221,12 +218,11 @@ async fn history(api: &Api, out: Out, name: &str) -> Result<(), Failure> {
 
 async fn diff(api: &Api, out: Out, args: &ScriptDiffArgs) -> Result<(), Failure> {
     let from: ScriptVersionView = read(version(api, &args.name, args.from).await?)?;
-    let to: ScriptVersionView = match args.to {
-        Some(number) => read(version(api, &args.name, number).await?)?,
-        None => {
-            let answer = api.get(&["scripts", &args.name], &[]).await?;
-            read::<ScriptView>(answer)?.newest
-        }
+    let to: ScriptVersionView = if let Some(number) = args.to {
+        read(version(api, &args.name, number).await?)?
+    } else {
+        let answer = api.get(&["scripts", &args.name], &[]).await?;
+        read::<ScriptView>(answer)?.newest
     };
     let text = |version: &ScriptVersionView| version.text.clone().unwrap_or_default();
     let (before, after) = (text(&from), text(&to));

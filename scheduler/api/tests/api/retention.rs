@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, TOKEN};
 
-fn job(name: &str, group: &str, retention: Value) -> Value {
+fn job(name: &str, group: &str, retention: &Value) -> Value {
     json!({
         "name": name, "group": group, "schedule": { "manual": true }, "handler": { "native": "x" }, "retention": retention,
     })
@@ -34,8 +34,8 @@ async fn live(server: &Server, job: &str) -> u64 {
 async fn a_job_shows_what_is_kept_and_what_says_so() {
     let server = Server::start().await;
     let jobs = [
-        job("plain", "a", Value::Null),
-        job("own", "a", json!({ "age": "30d", "logs": "3d" })),
+        job("plain", "a", &Value::Null),
+        job("own", "a", &json!({ "age": "30d", "logs": "3d" })),
     ];
     server
         .post("/jobs/apply", &json!({ "jobs": jobs }))
@@ -99,7 +99,10 @@ async fn wrong_rules_are_named() {
 #[tokio::test]
 async fn ended_runs_are_pruned_where_the_caller_may() {
     let server = Server::start().await;
-    let jobs = [job("in-a", "a", Value::Null), job("in-b", "b", Value::Null)];
+    let jobs = [
+        job("in-a", "a", &Value::Null),
+        job("in-b", "b", &Value::Null),
+    ];
     server
         .post("/jobs/apply", &json!({ "jobs": jobs }))
         .await

@@ -98,7 +98,7 @@ async fn assert_returned(
 #[tokio::test]
 async fn a_trigger_that_a_stalled_node_publishes_names_the_earlier_session() {
     for late_ms in [31_000, 40 * 60_000] {
-        let (fixture, [mut one, mut two], executors) = marked().await;
+        let (fixture, [mut one, mut two], executors) = Box::pin(marked()).await;
         let moved = move_to_e2(&fixture, &mut two, &executors).await;
         fixture.set(late_ms);
         one.receive_heartbeats().await.expect("stores heartbeats");
@@ -110,7 +110,7 @@ async fn a_trigger_that_a_stalled_node_publishes_names_the_earlier_session() {
 /// The message is on its way for that long. Its confirmation comes late too.
 #[tokio::test]
 async fn a_trigger_that_reaches_the_broker_late_names_the_earlier_session() {
-    let (fixture, [mut one, mut two], executors) = marked().await;
+    let (fixture, [mut one, mut two], executors) = Box::pin(marked()).await;
     let faults = &fixture.broker_faults;
     faults.next(Operation::Publish, Fault::Held, 1);
     let calls = faults.calls(Operation::Publish);
@@ -129,7 +129,7 @@ async fn a_trigger_that_reaches_the_broker_late_names_the_earlier_session() {
 /// the new session.
 #[tokio::test]
 async fn a_stalled_node_drops_an_unanswered_trigger_whose_run_has_moved() {
-    let (fixture, [mut one, mut two], executors) = marked().await;
+    let (fixture, [mut one, mut two], executors) = Box::pin(marked()).await;
     let faults = &fixture.broker_faults;
     let no_answer = Fault::Before(ErrorKind::Transient);
     faults.next(Operation::Publish, no_answer, 1);

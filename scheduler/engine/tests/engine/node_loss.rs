@@ -64,7 +64,7 @@ async fn assert_only_at(published: u64, executor: &FakeExecutor, others: [&FakeE
 
 #[tokio::test]
 async fn claims_of_a_dead_node_are_taken_over_after_its_lease() {
-    let (fixture, one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     drop(one);
     for ms in [5_000, 10_000, 14_999] {
         fixture.set(ms);
@@ -79,7 +79,7 @@ async fn claims_of_a_dead_node_are_taken_over_after_its_lease() {
 
 #[tokio::test]
 async fn a_node_that_restarts_under_its_name_takes_over_at_once() {
-    let (fixture, one, _two, executors) = claimed().await;
+    let (fixture, one, _two, executors) = Box::pin(claimed()).await;
     drop(one);
     let mut one = fixture.engine("one").await;
     for executor in &executors {
@@ -90,7 +90,7 @@ async fn a_node_that_restarts_under_its_name_takes_over_at_once() {
 
 #[tokio::test]
 async fn a_stalled_node_does_not_publish_runs_that_another_node_has_taken_over() {
-    let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, mut one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     let executors = [e1, e2];
     let e0 = stall(&fixture, &mut two, &executors).await;
     assert_eq!(tick(&mut two).await, 1);
@@ -111,7 +111,7 @@ async fn a_stalled_node_does_not_publish_runs_that_another_node_has_taken_over()
 /// The run is marked. The other node cannot tell whether its trigger was published.
 #[tokio::test]
 async fn after_a_death_before_the_publish_the_same_attempt_goes_to_the_same_executor() {
-    let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, mut one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     one.prepare().await.expect("prepares");
     assert_eq!(fixture.runs("job").await[1].state, RunState::Dispatching);
     drop(one);
@@ -125,7 +125,7 @@ async fn after_a_death_before_the_publish_the_same_attempt_goes_to_the_same_exec
 
 #[tokio::test]
 async fn after_a_death_before_the_confirmation_the_same_attempt_goes_to_the_same_executor() {
-    let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, mut one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     one.prepare().await.expect("prepares");
     fixture.store.fail_next("confirm_dispatch", Fault::Before);
     one.publish().await.expect_err("is not written down");
@@ -141,7 +141,7 @@ async fn after_a_death_before_the_confirmation_the_same_attempt_goes_to_the_same
 /// Both nodes publish the trigger.
 #[tokio::test]
 async fn a_node_that_stalls_before_the_publish_sends_the_same_attempt_to_the_same_executor() {
-    let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, mut one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     one.prepare().await.expect("prepares");
     let executors = [e1, e2];
     let e0 = stall(&fixture, &mut two, &executors).await;
@@ -155,7 +155,7 @@ async fn a_node_that_stalls_before_the_publish_sends_the_same_attempt_to_the_sam
 
 #[tokio::test]
 async fn a_node_that_has_lost_its_lease_drops_its_pending_triggers() {
-    let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, mut one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     one.prepare().await.expect("prepares");
     let executors = [e1, e2];
     let e0 = stall(&fixture, &mut two, &executors).await;
@@ -168,7 +168,7 @@ async fn a_node_that_has_lost_its_lease_drops_its_pending_triggers() {
 /// The silent executor may have the trigger.
 #[tokio::test]
 async fn a_trigger_that_may_be_published_goes_to_the_same_executor_even_when_it_is_silent() {
-    let (fixture, mut one, mut two, [e1, e2]) = claimed().await;
+    let (fixture, mut one, mut two, [e1, e2]) = Box::pin(claimed()).await;
     one.prepare().await.expect("prepares");
     drop(one);
     fixture.set(8_000);
