@@ -137,7 +137,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "group": {"description": "Only jobs of this group.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]},
       "labels": {"description": "Only jobs with these labels.", "anyOf": [{"$ref": "#/components/schemas/Labels"}, {"type": "null"}]},
       "reason": {"description": "Why, for people.", "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00]*\\S[^\\x00]*$"},
-      "until": {"description": "When it ends by itself, after now.", "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
+      "until": {"description": "When it ends by itself, after now.", "minimum": -377705023201000, "maximum": 253402207200999, "anyOf": [{"$ref": "#/components/schemas/DefinitionInstant"}, {"type": "null"}]},
       "for": {"description": "How long it lasts, at least 1s, instead of `until`.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]}
     },
     "examples": [
@@ -150,8 +150,8 @@ pub(super) const SCHEMAS: &str = r##"{
     "additionalProperties": false,
     "required": ["from", "to"],
     "properties": {
-      "from": {"description": "The first instant of the window.", "$ref": "#/components/schemas/DefinitionInstant"},
-      "to": {"description": "The first instant after it, not in the future.", "$ref": "#/components/schemas/DefinitionInstant"},
+      "from": {"description": "The first instant of the window.", "$ref": "#/components/schemas/DefinitionInstant", "minimum": -377705023201000, "maximum": 253402207200999},
+      "to": {"description": "The first instant after it, not in the future.", "$ref": "#/components/schemas/DefinitionInstant", "minimum": -377705023201000, "maximum": 253402207200999},
       "parallel": {"description": "How many fire times may be at work at once; 1 by default.", "type": ["integer", "null"], "minimum": 1, "maximum": 100},
       "include_excluded": {"description": "Also fire times that calendars and maintenance windows exclude; `false` by default.", "type": ["boolean", "null"]},
       "dry_run": {"description": "Only count; `false` by default.", "type": ["boolean", "null"]},

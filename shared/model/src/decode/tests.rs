@@ -358,7 +358,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         r#"{"after": {"all": ["p"], "on": "end"}}"#,
-        r#"job "j": after.on: unknown end "end" (success, failure, always)"#,
+        r#"job "j": after.on: unknown end "end"; expected one of success, failure, always"#,
     ),
     (
         r#"{"handler": {"shell": "a", "http": "http://a"}}"#,
@@ -719,7 +719,7 @@ fn wrong_scripts_are_refused_with_their_place() {
         (r#"{"script": {}}"#.to_owned(), "script: a table of 0 keys given; a list of scripts is expected ([[script]] in TOML)"),
         (whole(r#""language": "sh""#), "script[0].text: missing; the script's text is expected"),
         (whole(r#""language": "sh", "text": " ""#), "script[0].text: an empty text given; a script is expected"),
-        (whole(r#""language": "perl", "text": "x""#), r#"script[0].language: unknown language "perl" (sh, bash, python3, node, php, pwsh)"#),
+        (whole(r#""language": "perl", "text": "x""#), r#"script[0].language: unknown language "perl"; expected one of sh, bash, python3, node, php, pwsh"#),
         (whole(r#""text": "x""#), "script[0].language: missing; the program that runs it"),
         (whole(&format!(r#""language": "sh", "text": "{long}""#)), "script[0].text: "),
         (whole(r#""language": "sh", "text": "x", "shell": "/bin/sh""#), "script[0].shell: unknown key"),
