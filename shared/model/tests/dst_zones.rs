@@ -1,8 +1,8 @@
 //! The DST rules at changes of the clocks in eleven zones that do it in unusual ways, in both directions.
 //!
-//! The table has the instants and offsets of the IANA time-zone database, as `zdump -v` prints them. So the expected fire
-//! times depend neither on the library that reads the database nor on a search over time: each minute that a clock could
-//! show is looked at once.
+//! The table has the instants and offsets of the IANA time-zone database, read with Python's `zoneinfo`. So the expected
+//! fire times depend neither on the library that reads the database nor on a search over time: each minute that a clock
+//! could show is looked at once.
 
 use std::collections::BTreeSet;
 
