@@ -187,7 +187,7 @@ impl ClaimedRun {
         }
     }
 
-    /// Its priority among runs that are due at the same time. A backfill is in no hurry.
+    /// Its priority among runs that are due at the same time. Runs of a backfill have the lowest.
     pub fn priority(&self) -> u8 {
         match self.kind {
             RunKind::Backfill => 0,
