@@ -7,6 +7,18 @@ pub(crate) fn column<'a, R, T>(rows: &'a [R], value: impl FnMut(&'a R) -> T) -> 
     rows.iter().map(value).collect()
 }
 
+/// One column of a list in which few rows have a value: the position of each row's value, from 1, or 0, and the values.
+/// PostgreSQL searches an array with NULL or with texts from its start, so it gets only what is there.
+pub(crate) fn sparse<R, T>(rows: &[R], value: impl Fn(&R) -> Option<T>) -> (Vec<i32>, Vec<T>) {
+    let mut values = Vec::new();
+    let positions = rows.iter().map(|row| {
+        let Some(value) = value(row) else { return 0 };
+        values.push(value);
+        i32::try_from(values.len()).unwrap_or_default()
+    });
+    (positions.collect(), values)
+}
+
 /// A small count as PostgreSQL's `integer`. A count out of range becomes the highest one.
 pub(crate) fn to_i32(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)

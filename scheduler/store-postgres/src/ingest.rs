@@ -21,7 +21,7 @@ use cueline_store::{AttemptReport, ErrorKind, IngestSummary, StoreError};
 use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use crate::columns::{column, id_range, state_code, to_i32};
+use crate::columns::{column, id_range, sparse, state_code, to_i32};
 use crate::end_runs::end_runs;
 use crate::error::Result;
 use crate::partitions::{Day, share_old_days};
@@ -76,14 +76,20 @@ pub(crate) const NEXT_ATTEMPT: &str = "
         $9::text[]) e (id, from_attempt, attempt, retries, reruns, due_at, started_at, exit_status, message)
     WHERE l.id = e.id AND l.attempt = e.from_attempt";
 
-/// Only a published run can succeed.
+/// Only a published run can succeed. The values of a run are at the index of its id in the sorted $1, as in
+/// [`BEGIN`](crate::marks::BEGIN): a join would compare each run with each other while the statistics say that there are
+/// none. `$6`, `$8` and `$10` are sparse, see [`sparse`].
 pub(crate) const END: &str = end_runs!(
-    "e AS (SELECT * FROM unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::bigint[], $6::integer[], $7::text[],
-        $8::text[]) u (id, attempt, state, started_at, ended_at, exit_status, message, output)),",
-    delete: "USING e WHERE l.id = e.id AND l.attempt = e.attempt AND (l.state > 0 OR e.state > 10)",
-    ends: "e.state AS end_state, coalesce(e.started_at, CASE WHEN l.state = 3 THEN l.started_at END) AS began_at,
-        e.ended_at AS end_at, e.exit_status AS status, e.message AS reason, e.output AS result",
-    within: "AND run.id BETWEEN $9 AND $10",
+    "",
+    delete: "WHERE l.id = ANY ($1::bigint[]) AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
+        AND (l.state > 0 OR ($3::smallint[])[width_bucket(l.id, $1::bigint[])] > 10)",
+    ends: "($3::smallint[])[width_bucket(l.id, $1::bigint[])] AS end_state,
+        coalesce(($4::bigint[])[width_bucket(l.id, $1::bigint[])], CASE WHEN l.state = 3 THEN l.started_at END) AS began_at,
+        ($5::bigint[])[width_bucket(l.id, $1::bigint[])] AS end_at,
+        ($7::integer[])[($6::integer[])[width_bucket(l.id, $1::bigint[])]] AS status,
+        ($9::text[])[($8::integer[])[width_bucket(l.id, $1::bigint[])]] AS reason,
+        ($11::text[])[($10::integer[])[width_bucket(l.id, $1::bigint[])]] AS result",
+    within: "AND run.id BETWEEN $12 AND $13",
     then: "SELECT count(*) FROM done"
 );
 
@@ -348,17 +354,22 @@ async fn write_ends(conn: &mut PgConnection, ended: &[&Transition]) -> Result<bo
         return Ok(true);
     }
     let (low, high) = id_range(ended.iter().map(|end| end.run));
+    let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
+    let (status_at, statuses) = sparse(ended, |end| end.exit_status);
+    let (message_at, messages) = sparse(ended, |end| end.message.as_deref());
+    let (output_at, outputs) = sparse(ended, |end| end.output.as_deref());
     let count: i64 = sqlx::query_scalar(END)
         .bind(column(ended, |end| end.run))
         .bind(column(ended, |end| to_i32(end.from_attempt)))
         .bind(column(ended, |end| state_code(end.state)))
-        .bind(column(ended, |end| {
-            end.started_at.map(Timestamp::as_millis)
-        }))
-        .bind(column(ended, |end| end.ended_at.map(Timestamp::as_millis)))
-        .bind(column(ended, |end| end.exit_status))
-        .bind(column(ended, |end| end.message.as_deref()))
-        .bind(column(ended, |end| end.output.as_deref()))
+        .bind(column(ended, |end| millis(end.started_at)))
+        .bind(column(ended, |end| millis(end.ended_at)))
+        .bind(status_at)
+        .bind(statuses)
+        .bind(message_at)
+        .bind(messages)
+        .bind(output_at)
+        .bind(outputs)
         .bind(low)
         .bind(high)
         .fetch_one(conn)

@@ -1,8 +1,8 @@
 //! Lanes that all executors of a group share: what the store knows of them, and the marks that are taken back.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
-use cueline_model::Timestamp;
+use cueline_model::{AttemptId, Timestamp};
 use cueline_store::adapter::convert::to_u64;
 use cueline_store::adapter::lanes::{LaneFacts, LaneGroup, LanePosition};
 use cueline_store::{DispatchRequest, ErrorKind, LaneWait, NodeId};
@@ -11,17 +11,14 @@ use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::PgStore;
 use crate::columns::{attempt_columns, column, to_i32};
+use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups;
 
-/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
-/// such run of a lane. `$8` are the runs of the batch, sorted. `$10` tells whether they are marked.
-///
-/// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
-///   another node is publishing.
-/// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
-///   returned since the first look.
-pub(crate) const CONTESTED: &str = "
+/// Builds [`CONTESTED`].
+macro_rules! contested {
+    () => {
+        "
     SELECT g.position FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
             WITH ORDINALITY g (job_id, shard_index, executor, has_places, until, last_at, last_run, position)
         CROSS JOIN LATERAL (
@@ -35,8 +32,31 @@ pub(crate) const CONTESTED: &str = "
                     OR (NOT $10 AND l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
                 END
             LIMIT 1
-        ) other
-    ORDER BY g.position";
+        ) other"
+    };
+}
+
+/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
+/// such run of a lane. `$8` are the runs of the batch, sorted. `$10` tells whether they are marked.
+///
+/// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
+///   another node is publishing.
+/// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
+///   returned since the first look.
+pub(crate) const CONTESTED: &str = contested!();
+
+/// After the marks: the runs whose job has another version than the request or is deleted, with their attempts, and
+/// the lanes of [`CONTESTED`]. The change of a job may not have waited for a mark. `$12` are the versions of the runs of
+/// `$8`. One statement, because a due run waits for it.
+pub(crate) const LOST: &str = concat!(
+    "SELECT NULL::bigint AS position, l.id, l.attempt FROM run_live l
+    WHERE l.id = ANY ($8::bigint[]) AND l.state = 1 AND l.claimed_by = $9
+        AND (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
+            IS DISTINCT FROM ($12::bigint[])[width_bucket(l.id, $8::bigint[])]
+    UNION ALL SELECT c.position, NULL, NULL FROM (",
+    contested!(),
+    ") c"
+);
 
 /// The facts of each lane. One look at the live runs of its job, whatever number of requests the lane has.
 ///
@@ -89,7 +109,7 @@ const MAX_TRIES: usize = 5;
 
 /// When a batch looks at its lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+enum Look {
     BeforeMarks,
     AfterMarks,
 }
@@ -99,33 +119,28 @@ struct Question {
     node: NodeId,
     /// The runs of the batch, sorted.
     runs: Vec<i64>,
+    /// The version of the job of each.
+    versions: Vec<i64>,
     /// That of a test.
     clock: Option<i64>,
 }
 
-/// Indexes of the groups whose lane needs a full look.
-async fn contested(
-    conn: &mut PgConnection,
-    look: Look,
-    groups: &[LaneGroup<'_>],
-    question: &Question,
-) -> Result<Vec<usize>> {
-    let positions: Vec<i64> = sqlx::query_scalar(CONTESTED)
-        .bind(column(groups, |g| g.lane.job.0))
-        .bind(column(groups, |g| to_i32(g.lane.shard)))
-        .bind(column(groups, |g| g.executor.as_str()))
-        .bind(column(groups, LaneGroup::has_places))
-        .bind(column(groups, |g| g.until.as_millis()))
-        .bind(column(groups, |g| g.last.0))
-        .bind(column(groups, |g| g.last.1))
-        .bind(&question.runs)
-        .bind(question.node.0)
-        .bind(look == Look::AfterMarks)
-        .bind(question.clock)
-        .fetch_all(conn)
-        .await?;
-    let index = |position: i64| usize::try_from(position - 1).ok();
-    Ok(positions.into_iter().filter_map(index).collect())
+/// Binds the parameters of [`CONTESTED`].
+macro_rules! bind_contested {
+    ($query:expr, $look:expr, $groups:expr, $question:expr) => {
+        $query
+            .bind(column($groups, |g| g.lane.job.0))
+            .bind(column($groups, |g| to_i32(g.lane.shard)))
+            .bind(column($groups, |g| g.executor.as_str()))
+            .bind(column($groups, LaneGroup::has_places))
+            .bind(column($groups, |g| g.until.as_millis()))
+            .bind(column($groups, |g| g.last.0))
+            .bind(column($groups, |g| g.last.1))
+            .bind(&$question.runs)
+            .bind($question.node.0)
+            .bind($look == Look::AfterMarks)
+            .bind($question.clock)
+    };
 }
 
 /// Reads the facts of each group.
@@ -149,6 +164,30 @@ async fn read_facts(
     rows.iter().map(facts).collect()
 }
 
+/// The facts of all groups. `contested` has the positions of those that need a full look, from 1.
+async fn facts_of(
+    conn: &mut PgConnection,
+    groups: &[LaneGroup<'_>],
+    contested: Vec<i64>,
+    question: &Question,
+) -> Result<Vec<LaneFacts>> {
+    let mut facts = vec![LaneFacts::default(); groups.len()];
+    let index = |position: i64| usize::try_from(position - 1).ok();
+    let contested: Vec<usize> = contested.into_iter().filter_map(index).collect();
+    let chosen = contested.iter().filter_map(|index| groups.get(*index));
+    let chosen: Vec<&LaneGroup<'_>> = chosen.collect();
+    if chosen.is_empty() {
+        return Ok(facts);
+    }
+    let read = read_facts(conn, &chosen, question).await?;
+    for (index, read) in contested.into_iter().zip(read) {
+        if let Some(facts) = facts.get_mut(index) {
+            *facts = read;
+        }
+    }
+    Ok(facts)
+}
+
 fn facts(row: &PgRow) -> Result<LaneFacts> {
     let position = |column: &str| -> Result<Option<LanePosition>> {
         let place: Option<Vec<i64>> = row.try_get(column)?;
@@ -170,33 +209,62 @@ fn facts(row: &PgRow) -> Result<LaneFacts> {
 }
 
 impl PgStore {
-    /// What is visible now. A lane in which no other run matters has the facts of an idle one.
+    /// What is visible before the marks. A lane in which no other run matters has the facts of an idle one.
     pub(crate) async fn lane_facts(
         &self,
-        look: Look,
         node: NodeId,
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
     ) -> Result<Vec<LaneFacts>> {
-        let mut runs: Vec<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
-        runs.sort_unstable();
-        let clock = self.db.test_clock().map(Timestamp::as_millis);
-        let question = Question { node, runs, clock };
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let question = self.question(node, requests);
         let mut conn = self.db.generic_plan().await?;
-        let mut facts = vec![LaneFacts::default(); groups.len()];
-        let contested = contested(&mut conn, look, groups, &question).await?;
-        if contested.is_empty() {
-            return Ok(facts);
+        let query = sqlx::query_scalar(CONTESTED);
+        let contested = bind_contested!(query, Look::BeforeMarks, groups, question)
+            .fetch_all(&mut *conn)
+            .await?;
+        facts_of(&mut conn, groups, contested, &question).await
+    }
+
+    /// What is visible after the marks: the attempts whose job has changed or is deleted, and the facts of the lanes.
+    pub(crate) async fn lost_marks(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+        groups: &[LaneGroup<'_>],
+    ) -> Result<(Vec<AttemptId>, Vec<LaneFacts>)> {
+        let question = self.question(node, requests);
+        let mut conn = self.db.generic_plan().await?;
+        let query = sqlx::query_as(LOST);
+        let rows: Vec<(Option<i64>, Option<i64>, Option<i32>)> =
+            bind_contested!(query, Look::AfterMarks, groups, question)
+                .bind(&question.versions)
+                .fetch_all(&mut *conn)
+                .await?;
+        let changed = rows
+            .iter()
+            .filter_map(|(_, run, attempt)| run.zip(*attempt));
+        let changed = changed.map(attempt_id).collect();
+        let contested = rows.iter().filter_map(|(position, ..)| *position).collect();
+        let facts = facts_of(&mut conn, groups, contested, &question).await?;
+        Ok((changed, facts))
+    }
+
+    fn question(&self, node: NodeId, requests: &[DispatchRequest]) -> Question {
+        let versions: BTreeMap<i64, i64> = requests
+            .iter()
+            .map(|r| (r.attempt.run.0, r.job_version))
+            .collect();
+        let (runs, versions) = versions.into_iter().unzip();
+        let clock = self.db.test_clock().map(Timestamp::as_millis);
+        Question {
+            node,
+            runs,
+            versions,
+            clock,
         }
-        let chosen = contested.iter().filter_map(|index| groups.get(*index));
-        let chosen: Vec<&LaneGroup<'_>> = chosen.collect();
-        let read = read_facts(&mut conn, &chosen, &question).await?;
-        for (index, read) in contested.into_iter().zip(read) {
-            if let Some(facts) = facts.get_mut(index) {
-                *facts = read;
-            }
-        }
-        Ok(facts)
     }
 
     /// Takes marks back, and removes those from `waits` whose runs have ended or are not claimed any more.

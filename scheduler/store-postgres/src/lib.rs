@@ -40,6 +40,7 @@ mod ledger;
 mod live_executors;
 mod log_lines;
 mod maintenance;
+mod marks;
 mod namespaces;
 mod new_runs;
 mod nodes;

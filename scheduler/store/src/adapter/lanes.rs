@@ -11,7 +11,8 @@
 //!
 //! Both looks keep the order: an attempt waits while an older run of its lane is due and `scheduled`, or is being published
 //! by another node. A run whose attempt was returned is `scheduled` again at its old place. The look before the mark
-//! ([`before_mark`]) also spares nearly all marks that would be taken back.
+//! ([`before_mark`]) also spares nearly all marks that would be taken back. `PostgreSQL` looks and marks by one statement in
+//! the lanes where no other run matters ([`marked_if_idle`]).
 //!
 //! A node may end between its mark and its second look. The mark then counts as maybe published, and it may or may not
 //! have been accepted. If another executor has an attempt of the lane that is published, this one was not accepted, and
@@ -19,9 +20,9 @@
 //! published again and the younger one waits. That case needs two nodes that marked at the same moment and both ended
 //! before their next statement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cueline_model::{ExecutorName, RunId, Timestamp};
+use cueline_model::{AttemptId, ExecutorName, RunId, Timestamp};
 
 use super::convert::parse_name;
 use crate::{DispatchRequest, LaneKey, LanePlace, LaneWait, LaneWaitReason};
@@ -132,6 +133,23 @@ pub fn lane_groups(requests: &[DispatchRequest]) -> Vec<LaneGroup<'_>> {
         }
     }
     groups
+}
+
+/// Indexes of the requests that need no look before their mark if the mark itself compares them with the other runs of
+/// their lane. Others of the batch do not count there, so several runs of a lane with places are counted first.
+pub fn marked_if_idle(requests: &[DispatchRequest], groups: &[LaneGroup<'_>]) -> Vec<usize> {
+    let counted: BTreeSet<usize> = groups
+        .iter()
+        .filter(|group| group.has_places() && group.members.len() > 1)
+        .flat_map(|group| group.members.iter().copied())
+        .collect();
+    let new = requests
+        .iter()
+        .enumerate()
+        .filter(|(_, request)| !may_be_marked(request));
+    new.map(|(index, _)| index)
+        .filter(|index| !counted.contains(index))
+        .collect()
 }
 
 /// Whether the attempt of a lane is `dispatching` already: it was marked by an ended node, or its trigger had no answer.
@@ -274,7 +292,7 @@ fn marked_before(request: &DispatchRequest, group: &LaneGroup<'_>, facts: &LaneF
     Decision::Proceed
 }
 
-/// The marks that are taken back, after they became visible. `is_marked` tells whether this call has marked a run. `facts` has
+/// The marks that are taken back, after they became visible. `is_marked` tells whether this call has marked an attempt. `facts` has
 /// what is visible since then, for each group in their order.
 ///
 /// An older run may have become due, or may have been returned by its executor, since the first look. It goes first.
@@ -282,7 +300,7 @@ pub fn after_mark(
     requests: &[DispatchRequest],
     groups: &[LaneGroup<'_>],
     facts: &[LaneFacts],
-    is_marked: impl Fn(RunId) -> bool,
+    is_marked: impl Fn(AttemptId) -> bool,
 ) -> Vec<LaneWait> {
     let mut lost = Vec::new();
     for (group, facts) in groups.iter().zip(facts) {
@@ -291,7 +309,7 @@ pub fn after_mark(
             .iter()
             .filter_map(|index| requests.get(*index));
         let members: Vec<&DispatchRequest> = of_group
-            .filter(|request| is_marked(request.attempt.run))
+            .filter(|request| is_marked(request.attempt))
             .collect();
         let others = facts.live.saturating_sub(members.len() as u64);
         let mut free = group

@@ -204,8 +204,8 @@ impl Model {
             }
             Some(Step::LookAgain(requests, marked)) => {
                 let facts = self.all_facts(node, &requests);
-                let lost = after_mark(&requests, &lane_groups(&requests), &facts, |run| {
-                    marked.contains(&run.0)
+                let lost = after_mark(&requests, &lane_groups(&requests), &facts, |id| {
+                    marked.contains(&id.run.0)
                 });
                 let lost: Vec<i64> = lost.into_iter().map(|wait| wait.attempt.run.0).collect();
                 self.check_order(&requests, &marked, &lost);

@@ -1,0 +1,277 @@
+//! Marks runs `dispatching`, and finds those that this node may publish.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use cueline_model::{AttemptId, RunId, Timestamp};
+use cueline_store::adapter::lanes::{
+    LaneGroup, after_mark, before_mark, lane_groups, marked_if_idle, may_be_marked,
+};
+use cueline_store::{BegunDispatch, DispatchRequest, ErrorKind, NodeId};
+
+use crate::PgStore;
+use crate::columns::{column, to_i32};
+use crate::dispatch::attempt_id;
+use crate::error::Result;
+
+/// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
+/// `run_live` is empty if it is new, or was empty at its last analysis. With a join it would then search the whole list
+/// for each row.
+///
+/// The statement sees the job version from its start. A concurrent change of the version also ends the claims of
+/// waiting runs. PostgreSQL checks a changed row again, so the run is refused. But the node may have claimed the run
+/// again meanwhile. [`LOST`](crate::lanes::LOST) finds that case.
+macro_rules! begin {
+    ($also:literal) => {
+        concat!(
+            "UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
+                dispatched_at = coalesce($7, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), maybe_published = false,
+                published_group = NULL
+            WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
+                AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
+                AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])]
+                    = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)",
+            $also,
+            " RETURNING l.id, l.attempt"
+        )
+    };
+}
+
+pub(crate) const BEGIN: &str = begin!("");
+
+/// Marks only runs of lanes in which no other run matters, so that nearly no run needs a look before its mark. The
+/// conditions are those of [`CONTESTED`](crate::lanes::CONTESTED). `$8` tells of each run whether it has no lane (0), a lane
+/// with one holder (1) or one with places (2).
+pub(crate) const BEGIN_IDLE: &str = begin!(
+    " AND (($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 0 OR NOT EXISTS (
+        SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index
+            AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+            AND CASE
+                WHEN o.state = 0 THEN NOT o.cancel_requested
+                    AND o.due_at <= greatest(l.due_at, coalesce($7, (extract(epoch FROM now()) * 1000)::bigint))
+                    AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
+                        < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
+                WHEN ($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 2 THEN true
+                ELSE o.executor <> ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]]
+                    OR o.published_group IS NOT NULL OR (o.state = 1 AND o.claimed_by IS DISTINCT FROM $6)
+                END))"
+);
+
+/// Positions of the requests that the node may publish. This call or an earlier one of this node moved them to
+/// `dispatching`. The row lock waits for a release that may still be in progress, because its answer was lost.
+pub(crate) const ACCEPTED: &str = "
+    SELECT e.position FROM unnest($1::bigint[], $2::integer[], $3::text[]) WITH ORDINALITY e (id, attempt, executor, position)
+        JOIN run_live l ON l.id = e.id
+    WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.position FOR SHARE OF l";
+
+/// The release of changed runs is tried at most this often.
+const MAX_RELEASE_TRIES: usize = 5;
+
+impl PgStore {
+    pub(crate) async fn begin_dispatch_in_lanes(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch> {
+        if requests.is_empty() {
+            return Ok(BegunDispatch::default());
+        }
+        let first = subset(requests, &marked_if_idle(requests, &lane_groups(requests)));
+        let groups = lane_groups(&first);
+        let marked = self.mark(node, BEGIN_IDLE, &first).await?;
+        let kept = self.keep_marks(node, &first, &groups, &marked).await?;
+        let rest = requests.iter().filter(|r| !marked.contains(&r.attempt));
+        let rest: Vec<DispatchRequest> = rest.cloned().collect();
+        if rest.is_empty() {
+            return Ok(kept);
+        }
+        let others = self.begin_after_look(node, &rest).await?;
+        let accepted = kept.accepted.into_iter().chain(others.accepted);
+        let mut waits = kept.waits;
+        waits.extend(others.waits);
+        Ok(BegunDispatch {
+            accepted: in_order(requests, &accepted.collect()),
+            waits,
+        })
+    }
+
+    /// Looks at the lanes, marks the requests that are next in theirs, and looks again.
+    async fn begin_after_look(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch> {
+        let groups = lane_groups(requests);
+        let facts = self.lane_facts(node, requests, &groups).await?;
+        let before = before_mark(requests, &groups, &facts);
+        let mut waits = before.waits;
+        let taken_back = before.take_back.iter();
+        let taken_back: Vec<_> = taken_back
+            .filter_map(|index| requests.get(*index))
+            .collect();
+        self.take_back_of(node, &taken_back, &mut waits).await?;
+        let proceed = subset(requests, &before.proceed);
+        if proceed.is_empty() {
+            let accepted = Vec::new();
+            return Ok(BegunDispatch { accepted, waits });
+        }
+        let groups = lane_groups(&proceed);
+        let marked = self.mark(node, BEGIN, &proceed).await?;
+        let kept = self.keep_marks(node, &proceed, &groups, &marked).await?;
+        waits.extend(kept.waits);
+        let accepted = if marked.len() == proceed.len() {
+            kept.accepted
+        } else {
+            self.accepted(node, &proceed).await?
+        };
+        Ok(BegunDispatch { accepted, waits })
+    }
+
+    /// Moves those requests to `dispatching` that meet the conditions of `sql`, and returns them.
+    ///
+    /// It is its own transaction, which saves round trips that due runs would wait for.
+    async fn mark(
+        &self,
+        node: NodeId,
+        sql: &'static str,
+        requests: &[DispatchRequest],
+    ) -> Result<HashSet<AttemptId>> {
+        // An attempt that may be published is `dispatching` already.
+        let columns = DispatchColumns::of(requests.iter().filter(|r| !may_be_marked(r)));
+        if columns.ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let mut conn = self.db.generic_plan().await?;
+        let mut query = sqlx::query_as(sql)
+            .bind(&columns.ids)
+            .bind(&columns.attempts)
+            .bind(&columns.versions)
+            .bind(&columns.executors)
+            .bind(&columns.names)
+            .bind(node.0)
+            .bind(self.db.test_clock().map(Timestamp::as_millis));
+        if sql == BEGIN_IDLE {
+            query = query.bind(columns.lanes);
+        }
+        let marked: Vec<(i64, i32)> = query.fetch_all(&mut *conn).await?;
+        Ok(marked.into_iter().map(attempt_id).collect())
+    }
+
+    /// Looks again at the lanes of marked requests, and at the versions of their jobs. Returns the marks that stay, and
+    /// takes the others back.
+    async fn keep_marks(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+        groups: &[LaneGroup<'_>],
+        marked: &HashSet<AttemptId>,
+    ) -> Result<BegunDispatch> {
+        if marked.is_empty() {
+            return Ok(BegunDispatch::default());
+        }
+        let (changed, facts) = self.lost_marks(node, requests, groups).await?;
+        // A run that was dispatching before stays, because its trigger may be in a queue.
+        let changed: Vec<AttemptId> = changed
+            .into_iter()
+            .filter(|id| marked.contains(id))
+            .collect();
+        let mut waits = after_mark(requests, groups, &facts, |id| marked.contains(&id));
+        if !changed.is_empty() {
+            self.release_changed(node, &changed).await?;
+        }
+        let lost: HashSet<AttemptId> = waits.iter().map(|wait| wait.attempt).collect();
+        let taken_back = requests.iter().filter(|r| lost.contains(&r.attempt));
+        self.take_back_of(node, &taken_back.collect::<Vec<_>>(), &mut waits)
+            .await?;
+        let changed: HashSet<AttemptId> = changed.into_iter().collect();
+        let stays = |id: &&AttemptId| !changed.contains(id) && !lost.contains(id);
+        let kept: HashSet<AttemptId> = marked.iter().filter(stays).copied().collect();
+        Ok(BegunDispatch {
+            accepted: in_order(requests, &kept),
+            waits,
+        })
+    }
+
+    /// The requests that the node may publish, in their order, with those that an earlier call of this node marked.
+    async fn accepted(&self, node: NodeId, requests: &[DispatchRequest]) -> Result<Vec<AttemptId>> {
+        let positions: Vec<i64> = sqlx::query_scalar(ACCEPTED)
+            .bind(column(requests, |r| r.attempt.run.0))
+            .bind(column(requests, |r| to_i32(r.attempt.attempt)))
+            .bind(column(requests, |r| r.executor.as_str()))
+            .bind(node.0)
+            .fetch_all(&mut *self.db.autocommit().await?)
+            .await?;
+        let accepted = positions
+            .into_iter()
+            .filter_map(|position| requests.get(usize::try_from(position - 1).ok()?))
+            .map(|request| request.attempt);
+        Ok(in_order(requests, &accepted.collect()))
+    }
+
+    /// Retries here, because a repeated `begin_dispatch` would accept these runs as its own earlier ones.
+    async fn release_changed(&self, node: NodeId, changed: &[AttemptId]) -> Result<()> {
+        for _ in 1..MAX_RELEASE_TRIES {
+            match self.release_claims(node, changed, None).await {
+                Err(error) if error.kind() == ErrorKind::Transient => {}
+                done => return done,
+            }
+        }
+        self.release_claims(node, changed, None).await
+    }
+}
+
+/// The attempts of a set, each once, in the order of the requests.
+fn in_order(requests: &[DispatchRequest], attempts: &HashSet<AttemptId>) -> Vec<AttemptId> {
+    let mut seen = HashSet::with_capacity(attempts.len());
+    let ids = requests.iter().map(|request| request.attempt);
+    ids.filter(|id| attempts.contains(id) && seen.insert(*id))
+        .collect()
+}
+
+/// The requests at ascending indexes.
+fn subset<'a>(requests: &'a [DispatchRequest], indexes: &[usize]) -> Cow<'a, [DispatchRequest]> {
+    if indexes.len() == requests.len() {
+        return Cow::Borrowed(requests);
+    }
+    let chosen = indexes.iter().filter_map(|index| requests.get(*index));
+    Cow::Owned(chosen.cloned().collect())
+}
+
+/// Requests as columns, sorted by run id, one for each run.
+#[derive(Default)]
+struct DispatchColumns<'a> {
+    ids: Vec<i64>,
+    attempts: Vec<i32>,
+    versions: Vec<i64>,
+    /// Positions in `names`, from 1. Names are listed once, because many runs go to few executors.
+    executors: Vec<i32>,
+    names: Vec<&'a str>,
+    /// See [`BEGIN_IDLE`].
+    lanes: Vec<i16>,
+}
+
+impl<'a> DispatchColumns<'a> {
+    fn of(requests: impl Iterator<Item = &'a DispatchRequest>) -> Self {
+        let by_run: BTreeMap<RunId, &DispatchRequest> =
+            requests.map(|r| (r.attempt.run, r)).collect();
+        let mut positions = HashMap::<&str, i32>::new();
+        let mut columns = Self::default();
+        for request in by_run.into_values() {
+            let name = request.executor.as_str();
+            let position = *positions.entry(name).or_insert_with(|| {
+                columns.names.push(name);
+                i32::try_from(columns.names.len()).unwrap_or(i32::MAX)
+            });
+            columns.ids.push(request.attempt.run.0);
+            columns.attempts.push(to_i32(request.attempt.attempt));
+            columns.versions.push(request.job_version);
+            columns.executors.push(position);
+            columns.lanes.push(match &request.lane {
+                None => 0,
+                Some(place) if place.slots.is_none() => 1,
+                Some(_) => 2,
+            });
+        }
+        columns
+    }
+}
