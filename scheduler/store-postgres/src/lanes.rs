@@ -231,12 +231,12 @@ impl PgStore {
     /// What is visible after the marks: the attempts whose job has changed or is deleted, and the facts of the lanes.
     pub(crate) async fn lost_marks(
         &self,
+        conn: &mut PgConnection,
         node: NodeId,
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
     ) -> Result<(Vec<AttemptId>, Vec<LaneFacts>)> {
         let question = self.question(node, requests);
-        let mut conn = self.db.generic_plan().await?;
         let query = sqlx::query_as(LOST);
         let rows: Vec<(Option<i64>, Option<i64>, Option<i32>)> =
             bind_contested!(query, Look::AfterMarks, groups, question)
@@ -248,7 +248,7 @@ impl PgStore {
             .filter_map(|(_, run, attempt)| run.zip(*attempt));
         let changed = changed.map(attempt_id).collect();
         let contested = rows.iter().filter_map(|(position, ..)| *position).collect();
-        let facts = facts_of(&mut conn, groups, contested, &question).await?;
+        let facts = facts_of(conn, groups, contested, &question).await?;
         Ok((changed, facts))
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{AttemptId, RunId, Timestamp};
 use cueline_store::adapter::lanes::{
-    LaneGroup, after_mark, before_mark, lane_groups, marked_if_idle, may_be_marked,
+    LaneFacts, LaneGroup, after_mark, before_mark, lane_groups, marked_if_idle, may_be_marked,
 };
 use cueline_store::{BegunDispatch, DispatchRequest, ErrorKind, NodeId};
 
@@ -78,8 +78,7 @@ impl PgStore {
         }
         let first = subset(requests, &marked_if_idle(requests, &lane_groups(requests)));
         let groups = lane_groups(&first);
-        let marked = self.mark(node, BEGIN_IDLE, &first).await?;
-        let kept = self.keep_marks(node, &first, &groups, &marked).await?;
+        let (marked, kept) = self.mark(node, BEGIN_IDLE, &first, &groups).await?;
         let rest = requests.iter().filter(|r| !marked.contains(&r.attempt));
         let rest: Vec<DispatchRequest> = rest.cloned().collect();
         if rest.is_empty() {
@@ -116,8 +115,7 @@ impl PgStore {
             return Ok(BegunDispatch { accepted, waits });
         }
         let groups = lane_groups(&proceed);
-        let marked = self.mark(node, BEGIN, &proceed).await?;
-        let kept = self.keep_marks(node, &proceed, &groups, &marked).await?;
+        let (marked, kept) = self.mark(node, BEGIN, &proceed, &groups).await?;
         waits.extend(kept.waits);
         let accepted = if marked.len() == proceed.len() {
             kept.accepted
@@ -127,19 +125,21 @@ impl PgStore {
         Ok(BegunDispatch { accepted, waits })
     }
 
-    /// Moves those requests to `dispatching` that meet the conditions of `sql`, and returns them.
+    /// Moves those requests to `dispatching` that meet the conditions of `sql`. Then looks at their lanes, and at the
+    /// versions of their jobs, and takes back the marks that are lost. Returns the marked attempts, and those that stay.
     ///
-    /// It is its own transaction, which saves round trips that due runs would wait for.
+    /// Each statement is its own transaction, which saves round trips that due runs would wait for.
     async fn mark(
         &self,
         node: NodeId,
         sql: &'static str,
         requests: &[DispatchRequest],
-    ) -> Result<HashSet<AttemptId>> {
+        groups: &[LaneGroup<'_>],
+    ) -> Result<(HashSet<AttemptId>, BegunDispatch)> {
         // An attempt that may be published is `dispatching` already.
         let columns = DispatchColumns::of(requests.iter().filter(|r| !may_be_marked(r)));
         if columns.ids.is_empty() {
-            return Ok(HashSet::new());
+            return Ok(Default::default());
         }
         let mut conn = self.db.generic_plan().await?;
         let mut query = sqlx::query_as(sql)
@@ -154,22 +154,28 @@ impl PgStore {
             query = query.bind(columns.lanes);
         }
         let marked: Vec<(i64, i32)> = query.fetch_all(&mut *conn).await?;
-        Ok(marked.into_iter().map(attempt_id).collect())
+        if marked.is_empty() {
+            return Ok(Default::default());
+        }
+        let marked: HashSet<AttemptId> = marked.into_iter().map(attempt_id).collect();
+        let seen = self.lost_marks(&mut conn, node, requests, groups).await?;
+        drop(conn);
+        let kept = self
+            .keep_marks(node, requests, groups, &marked, seen)
+            .await?;
+        Ok((marked, kept))
     }
 
-    /// Looks again at the lanes of marked requests, and at the versions of their jobs. Returns the marks that stay, and
-    /// takes the others back.
+    /// Takes back the marks that are lost, and returns those that stay. `seen` is what was visible after the marks: the
+    /// changed attempts, and the facts of the lanes.
     async fn keep_marks(
         &self,
         node: NodeId,
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
         marked: &HashSet<AttemptId>,
+        (changed, facts): (Vec<AttemptId>, Vec<LaneFacts>),
     ) -> Result<BegunDispatch> {
-        if marked.is_empty() {
-            return Ok(BegunDispatch::default());
-        }
-        let (changed, facts) = self.lost_marks(node, requests, groups).await?;
         // A run that was dispatching before stays, because its trigger may be in a queue.
         let changed: Vec<AttemptId> = changed
             .into_iter()

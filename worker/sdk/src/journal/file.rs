@@ -16,7 +16,7 @@ use sqlx::{
 use super::entry::LeaseRecord;
 use super::error::JournalError;
 use super::keys::{DELETE_UNUSED_STORES, StoreNumbers};
-use super::statements::RowsStatement;
+use super::statements::{FewRowsTransactions, RowsStatement};
 use super::waiting::{DELETE_UNUSED_TRIGGERS, Waiting};
 use super::{lock, open};
 use crate::identity::RunKey;
@@ -39,6 +39,7 @@ pub(crate) struct Journal {
     pub(super) has_ended: bool,
     pub(super) insert_entries: RowsStatement,
     pub(super) insert_triggers: RowsStatement,
+    pub(super) few_rows: FewRowsTransactions,
     /// The attempts whose triggers are in the file.
     pub(super) waiting: Waiting,
     /// The most reported entries that there may be. They are counted when the journal is opened. Each write adds those
@@ -85,6 +86,7 @@ impl Journal {
             forgotten,
             insert_entries: RowsStatement::entries(),
             insert_triggers: RowsStatement::triggers(),
+            few_rows: FewRowsTransactions::default(),
             waiting,
             reported: 0,
             lease: None,

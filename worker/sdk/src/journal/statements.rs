@@ -1,5 +1,6 @@
 //! The statements that write many rows.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The most rows that one statement writes.
@@ -26,9 +27,14 @@ const UNLESS_KNOWN: &str = ")
          (SELECT 1 FROM entry WHERE entry.key = accepted.key AND entry.attempt >= accepted.attempt)
      ON CONFLICT (key) DO UPDATE SET trigger = excluded.trigger";
 
+/// Up to this many entries are written by one call of the connection's thread, with the changes of their triggers.
+///
+/// An attempt waits for each call. With many entries that is little beside their work, and their texts would be many.
+pub(super) const FEW_ROWS: usize = 4;
+
 /// Removes the triggers of the keys in an array of JSON.
 pub(super) const DELETE_TRIGGERS: &str =
-    "DELETE FROM waiting WHERE key IN (SELECT value FROM json_each(?1))";
+    "DELETE FROM waiting WHERE key IN (SELECT value FROM json_each(?))";
 
 /// A statement in its forms with 1, 2, 4 … [`MAX_ROWS`] rows, so that `SQLite` prepares few different ones.
 #[derive(Debug)]
@@ -68,5 +74,39 @@ impl RowsStatement {
         self.texts[rows.ilog2() as usize]
             .get_or_insert_with(make)
             .clone()
+    }
+}
+
+/// The transactions that write up to [`FEW_ROWS`] entries: whether they remove triggers, their rows of triggers and of entries.
+#[derive(Debug, Default)]
+pub(super) struct FewRowsTransactions(HashMap<(bool, usize, usize), Arc<str>>);
+
+impl FewRowsTransactions {
+    /// The transaction of these statements. Those of triggers are left out if there is nothing to do.
+    pub(super) fn text(
+        &mut self,
+        removes: bool,
+        triggers: Option<(usize, Arc<str>)>,
+        entries: (usize, Arc<str>),
+    ) -> Arc<str> {
+        let key = (removes, triggers.as_ref().map_or(0, |t| t.0), entries.0);
+        let make = || {
+            let delete = removes.then_some(DELETE_TRIGGERS);
+            let add = triggers.as_ref().map(|(_, text)| text.as_ref());
+            let steps = [
+                Some("BEGIN IMMEDIATE"),
+                delete,
+                add,
+                Some(&entries.1),
+                Some("COMMIT"),
+            ];
+            steps
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; ")
+                .into()
+        };
+        self.0.entry(key).or_insert_with(make).clone()
     }
 }

@@ -1,13 +1,15 @@
 //! Writes entries.
 
 use cueline_model::JobName;
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
 use sqlx::{AssertSqlSafe, Sqlite};
 
 use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
 use super::file::{Journal, execute};
-use super::keys::json_array;
-use super::statements::{DELETE_TRIGGERS, MAX_ROWS};
+use super::keys::{StoreNumbers, json_array};
+use super::statements::{DELETE_TRIGGERS, FEW_ROWS, MAX_ROWS};
 use super::waiting::{NewTrigger, WaitingChanges};
 
 impl Journal {
@@ -53,9 +55,15 @@ impl Journal {
         entries: &[Entry],
         changes: &WaitingChanges<'_>,
     ) -> Result<(), sqlx::Error> {
-        let begin = sqlx::query::<Sqlite>("BEGIN IMMEDIATE");
-        execute(&mut self.connection, begin).await?;
-        let written = self.write_all(entries, changes).await;
+        let are_few = entries.len() <= FEW_ROWS
+            && changes.removed.len() <= FEW_ROWS
+            && self.lease.is_none()
+            && self.stores.unwritten().is_empty();
+        let written = if are_few && !entries.is_empty() {
+            self.write_few(entries, changes).await
+        } else {
+            self.write_all(entries, changes).await
+        };
         // A statement for a thread that is about to end may wait for ever.
         let is_alive = !matches!(written, Err(sqlx::Error::WorkerCrashed));
         if written.is_err() && is_alive {
@@ -65,11 +73,36 @@ impl Journal {
         written
     }
 
+    /// All statements of the transaction by one call.
+    async fn write_few(
+        &mut self,
+        entries: &[Entry],
+        changes: &WaitingChanges<'_>,
+    ) -> Result<(), sqlx::Error> {
+        let added = (!changes.added.is_empty()).then(|| {
+            let rows = changes.added.len().next_power_of_two();
+            (rows, self.insert_triggers.text(rows))
+        });
+        let rows = entries.len().next_power_of_two();
+        let entries_text = (rows, self.insert_entries.text(rows));
+        let removes = !changes.removed.is_empty();
+        let text = self.few_rows.text(removes, added, entries_text);
+        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(text));
+        if removes {
+            query = query.bind(json_array(changes.removed.iter().copied()));
+        }
+        let query = bind_triggers(query, &changes.added);
+        let query = bind_entries(query, entries, &self.stores);
+        execute(&mut self.connection, query).await.map(drop)
+    }
+
     async fn write_all(
         &mut self,
         entries: &[Entry],
         changes: &WaitingChanges<'_>,
     ) -> Result<(), sqlx::Error> {
+        let begin = sqlx::query::<Sqlite>("BEGIN IMMEDIATE");
+        execute(&mut self.connection, begin).await?;
         for (number, id) in self.stores.unwritten() {
             let insert = sqlx::query::<Sqlite>("INSERT INTO store (number, id) VALUES (?1, ?2)")
                 .bind(number)
@@ -106,38 +139,60 @@ impl Journal {
     }
 
     async fn write_triggers(&mut self, triggers: &[NewTrigger<'_>]) -> Result<(), sqlx::Error> {
-        let rows = triggers.len().next_power_of_two();
-        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(self.insert_triggers.text(rows)));
-        // Rows without a key are left out.
-        let filling = std::iter::repeat_n(None, rows - triggers.len());
-        for new in triggers.iter().map(Some).chain(filling) {
-            query = query
-                .bind(new.map(|new| new.key))
-                .bind(new.map(|new| i64::from(new.attempt)))
-                .bind(new.map(|new| new.trigger));
-        }
+        let text = self
+            .insert_triggers
+            .text(triggers.len().next_power_of_two());
+        let query = bind_triggers(sqlx::query(AssertSqlSafe(text)), triggers);
         execute(&mut self.connection, query).await.map(drop)
     }
 
     async fn write_chunk(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
-        let Some(last) = entries.last() else {
-            return Ok(());
-        };
-        let rows = entries.len().next_power_of_two();
-        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(self.insert_entries.text(rows)));
-        // The rest is filled with the last entry, because writing it again changes nothing.
-        let filling = std::iter::repeat_n(last, rows - entries.len());
-        for entry in entries.iter().chain(filling) {
-            query = query
-                .bind(self.stores.key(entry.key.run))
-                .bind(i64::from(entry.key.attempt))
-                .bind(i64::from(entry.state as u8))
-                .bind(entry.seq)
-                .bind(entry.at_ms)
-                .bind(entry.job.as_ref().map(JobName::as_str))
-                .bind(entry.fire)
-                .bind(entry.outcome.as_deref());
-        }
+        let text = self.insert_entries.text(entries.len().next_power_of_two());
+        let query = bind_entries(sqlx::query(AssertSqlSafe(text)), entries, &self.stores);
         execute(&mut self.connection, query).await.map(drop)
     }
+}
+
+type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+/// Binds the rows of [`RowsStatement::triggers`](super::statements::RowsStatement::triggers).
+fn bind_triggers<'q>(mut query: SqliteQuery<'q>, triggers: &[NewTrigger<'q>]) -> SqliteQuery<'q> {
+    if triggers.is_empty() {
+        return query;
+    }
+    // Rows without a key are left out.
+    let filling = triggers.len().next_power_of_two() - triggers.len();
+    let filling = std::iter::repeat_n(None, filling);
+    for new in triggers.iter().map(Some).chain(filling) {
+        query = query
+            .bind(new.map(|new| new.key))
+            .bind(new.map(|new| i64::from(new.attempt)))
+            .bind(new.map(|new| new.trigger));
+    }
+    query
+}
+
+/// Binds the rows of [`RowsStatement::entries`](super::statements::RowsStatement::entries).
+fn bind_entries<'q>(
+    mut query: SqliteQuery<'q>,
+    entries: &'q [Entry],
+    stores: &StoreNumbers,
+) -> SqliteQuery<'q> {
+    let Some(last) = entries.last() else {
+        return query;
+    };
+    // The rest is filled with the last entry, because writing it again changes nothing.
+    let filling = std::iter::repeat_n(last, entries.len().next_power_of_two() - entries.len());
+    for entry in entries.iter().chain(filling) {
+        query = query
+            .bind(stores.key(entry.key.run))
+            .bind(i64::from(entry.key.attempt))
+            .bind(i64::from(entry.state as u8))
+            .bind(entry.seq)
+            .bind(entry.at_ms)
+            .bind(entry.job.as_ref().map(JobName::as_str))
+            .bind(entry.fire)
+            .bind(entry.outcome.as_deref());
+    }
+    query
 }
