@@ -2,6 +2,8 @@
 //!
 //! Lists are sorted by id first, so that transactions on the same runs lock them in the same order.
 
+pub(crate) mod limits;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cueline_model::{AttemptId, RunId, Timestamp};
@@ -127,6 +129,17 @@ impl PgStore {
         if requests.is_empty() {
             return Ok(BegunDispatch::default());
         }
+        if requests.iter().any(limits::is_limited) {
+            return self.begin_in_limits(node, requests).await;
+        }
+        self.begin_without_limits(node, requests).await
+    }
+
+    async fn begin_without_limits(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch> {
         let groups = lane_groups(requests);
         if groups.is_empty() {
             let accepted = self.begin_without_lanes(node, requests).await?;
@@ -152,8 +165,10 @@ impl PgStore {
             .cloned()
             .collect();
         if proceed.is_empty() {
-            let accepted = Vec::new();
-            return Ok(BegunDispatch { accepted, waits });
+            return Ok(BegunDispatch {
+                waits,
+                ..BegunDispatch::default()
+            });
         }
         let groups = lane_groups(&proceed);
         let mut begun = self.mark_in_lanes(node, &proceed, &groups).await?;
@@ -188,8 +203,10 @@ impl PgStore {
         let all_marked = marked.len() == requests.len() && changed.is_empty();
         if lost.is_empty() {
             let accepted = self.accepted(node, requests, all_marked).await?;
-            let waits = lost;
-            return Ok(BegunDispatch { accepted, waits });
+            return Ok(BegunDispatch {
+                accepted,
+                ..BegunDispatch::default()
+            });
         }
         let mut waits = lost;
         let runs: HashSet<RunId> = waits.iter().map(|wait| wait.attempt.run).collect();
@@ -199,7 +216,11 @@ impl PgStore {
             .collect();
         self.take_back_of(node, &lost, &mut waits).await?;
         let accepted = self.accepted(node, requests, false).await?;
-        Ok(BegunDispatch { accepted, waits })
+        Ok(BegunDispatch {
+            accepted,
+            waits,
+            ..BegunDispatch::default()
+        })
     }
 
     async fn begin_without_lanes(
@@ -250,6 +271,19 @@ impl PgStore {
             return Ok((HashSet::new(), Vec::new()));
         }
         let mut conn = self.db.generic_plan().await?;
+        self.mark_on(&mut conn, node, columns).await
+    }
+
+    /// The same on a connection, which may be in a transaction.
+    async fn mark_on(
+        &self,
+        conn: &mut PgConnection,
+        node: NodeId,
+        columns: &DispatchColumns<'_>,
+    ) -> Result<(HashSet<i64>, Vec<AttemptId>)> {
+        if columns.ids.is_empty() {
+            return Ok((HashSet::new(), Vec::new()));
+        }
         let marked: Vec<i64> = sqlx::query_scalar(BEGIN)
             .bind(&columns.ids)
             .bind(&columns.attempts)
