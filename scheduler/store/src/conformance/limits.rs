@@ -409,7 +409,7 @@ pub async fn a_situation_has_the_limits_of_its_job(fixture: &Fixture) {
 
 /// A limit that nobody uses any more is forgotten, unless one of its runs is still at work.
 pub async fn unused_limits_are_forgotten(fixture: &Fixture) {
-    const COUNT: &str = "SELECT count(*) FROM run_limit";
+    const COUNT: &str = "SELECT CAST(count(*) AS text) FROM run_limit";
     let node = fixture.node().await;
     let jobs = [
         with_key("a", "old", 1),
