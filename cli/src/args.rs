@@ -23,6 +23,7 @@ use crate::import_args::ImportCommand;
 use crate::job_change::ChangedJobArg;
 use crate::job_history::{HistoryArgs, RestoreArgs};
 use crate::keys::KeyCommand;
+use crate::limit::LimitCommand;
 use crate::list_args::{ExecutorListArgs, JobListArgs, QueueListArgs};
 use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs, run_state};
 use crate::login::{LoginArgs, LogoutArgs};
@@ -103,6 +104,9 @@ pub(crate) enum Command {
     /// List namespaces; show and set their quotas
     #[command(subcommand)]
     Namespace(NamespaceCommand),
+    /// Show and set the rate limits of groups
+    #[command(subcommand)]
+    Limit(LimitCommand),
     /// Show and set how long, and how many, runs are kept
     #[command(subcommand)]
     Retention(RetentionCommand),

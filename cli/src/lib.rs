@@ -38,6 +38,7 @@ mod job_history;
 mod jobdiff;
 mod jobfile;
 mod keys;
+mod limit;
 mod list_args;
 mod lists;
 mod login;
@@ -225,6 +226,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Queue(command) => queue::run(&api()?, out, command).await,
         Command::Dlq(command) => dlq::run(&api()?, out, command).await,
         Command::Namespace(command) => namespace::run(&in_no_namespace(api)?, out, command).await,
+        Command::Limit(command) => limit::run(&api()?, out, command).await,
         Command::Retention(command) => retention::run(&api()?, out, command).await,
         Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(command) => import::run(&cli.server, out, &command).await,

@@ -22,6 +22,7 @@ mod if_versions;
 mod instant;
 mod jobs;
 mod large;
+mod limits;
 mod list;
 pub mod metrics;
 mod namespace;
@@ -267,6 +268,8 @@ pub fn router(state: ApiState) -> Router {
         .route("/flows/{id}", get(flows::show))
         .route("/flows/{id}/cancel", post(flows::cancel))
         .route("/flows/{id}/retry", post(flows::retry))
+        .route("/limits", get(limits::list))
+        .route("/limits/{group}", put(limits::set).delete(limits::delete))
         .route("/retention", get(retention::list))
         .route(
             "/retention/{group}",

@@ -88,6 +88,8 @@ const LINKS: &[(&str, &str)] = &[
     ("flow", "/api/v1/flows/{id}"),
     ("cancel_flow", "/api/v1/flows/{id}/cancel"),
     ("retry_flow", "/api/v1/flows/{id}/retry"),
+    ("limits", "/api/v1/limits"),
+    ("group_limit", "/api/v1/limits/{group}"),
     ("retention", "/api/v1/retention"),
     ("group_retention", "/api/v1/retention/{group}"),
     ("queues", "/api/v1/queues"),

@@ -8,6 +8,7 @@ mod explain;
 mod fire_rules;
 mod flows;
 mod forecast;
+mod limits;
 mod namespaces;
 mod retention;
 mod scripts;
@@ -48,6 +49,7 @@ pub use flows::{
     FlowCancelled, FlowJob, FlowJobState, FlowPage, FlowRef, FlowRetried, FlowState, FlowView,
 };
 pub use forecast::{Collision, Forecast, ForecastMinute, GroupForecast};
+pub use limits::{GroupRateView, LimitsPage};
 pub use namespaces::{NamespacePage, NamespaceView, QuotaPage, QuotasView};
 pub use retention::{
     GroupRetentionView, JobRetention, KeptBy, KeptFor, KeptRuns, PrunedRuns, PrunedRunsOfJob,

@@ -60,6 +60,7 @@ use crate::pipeline::confirm::Confirm;
 use crate::pipeline::earlier_runs::EarlierRuns;
 use crate::pipeline::group_lanes::GroupLanes;
 use crate::pipeline::ingest::Ingest;
+use crate::pipeline::limited_runs::LimitedRuns;
 use crate::pipeline::manual_trigger::ManualTrigger;
 use crate::pipeline::outstanding_attempts::RefreshOutstanding;
 use crate::pipeline::prepare::Prepare;
@@ -69,6 +70,7 @@ use crate::pipeline::trigger_requests::TriggerRequests;
 use crate::pipeline::trigger_writer::{TriggerSigner, TriggerWriter};
 use crate::pipeline::unroutable_runs::UnroutableRuns;
 use crate::quotas::NamespaceQuotas;
+use crate::quotas::group_rates::GroupRates;
 use crate::quotas::refresh::RefreshQuotas;
 use crate::refused_messages::RefusedMessages;
 use crate::route::{Outstanding, Router};
@@ -125,6 +127,7 @@ struct Parts {
     unanswered: Arc<Mutex<Unanswered>>,
     counters: Arc<Counters>,
     quotas: Arc<NamespaceQuotas>,
+    group_rates: Arc<GroupRates>,
     origins: Origins,
     forged: Arc<ForgedMessages>,
     refused: RefusedMessages,
@@ -219,6 +222,7 @@ impl Parts {
             outstanding: Arc::default(),
             counters,
             quotas: Arc::default(),
+            group_rates: Arc::default(),
             burst_gate: Arc::default(),
             claim: Activator::new(),
             cancellations: Activator::new(),
@@ -242,7 +246,7 @@ impl Parts {
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
-                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), room: self.room(o), router: router,
+                store, clock, claims, registry, counters; unroutable: self.unroutable(o), lanes: self.group_lanes(o), limits: self.limited_runs(o), room: self.room(o), router: router,
                 earlier_runs: self.earlier_runs(), triggers: triggers,
                 ahead_ms: o.prepare_ahead_ms, batch: o.dispatch_batch
             }),
@@ -286,7 +290,7 @@ impl Parts {
                 letters: self.refused.clone(), refused: hand!(self => RefusedTriggers { store, store_id, signer; holdings: self.holdings(o) })
             })),
             overdue: hand!(self => Overdue { store, clock, counters, claim; unroutable: self.unroutable(o), slack_ms: o.overdue_slack_ms }),
-            refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas }),
+            refresh_quotas: hand!(self => RefreshQuotas { store, clock, quotas, group_rates }),
             time_zones: hand!(self => TimeZones { store; noted: None }),
             window_plans: hand!(self => WindowPlans { store }),
             backfills: hand!(self => Backfills { store, claim }),
@@ -345,6 +349,10 @@ impl Parts {
         hand!(self => GroupLanes {
             store, clock, claims, registry, counters, claim; max_held: o.max_unroutable, following: HashMap::new()
         })
+    }
+
+    fn limited_runs(&self, o: &EngineOptions) -> LimitedRuns {
+        hand!(self => LimitedRuns { store, clock, claims, claim, group_rates; max_held: o.max_unroutable })
     }
 
     fn room(&self, o: &EngineOptions) -> RoomQueue {

@@ -216,6 +216,7 @@ async fn one_batch(
             job_version: run.job.version,
             executor: executor.name.clone(),
             lane: run.lane(),
+            limits: None,
         })
         .collect();
     let begun = Instant::now();

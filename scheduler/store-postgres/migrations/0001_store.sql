@@ -267,6 +267,23 @@ CREATE TABLE namespace (
     created_at              bigint NOT NULL
 );
 
+-- Limits of dispatches: one row for each limit in use, by what shares it. Only dispatches of runs that have limits read or
+-- change it, and its row lock lets them decide one after the other.
+CREATE TABLE run_limit (
+    name    text   COLLATE "C" PRIMARY KEY,
+    -- A JSON object: the dispatches of the last interval, the runs that were dispatched, and the first waiting runs.
+    state   text   NOT NULL,
+    used_at bigint NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- The rate limits of groups.
+CREATE TABLE group_rate (
+    group_name text   COLLATE "C" PRIMARY KEY,
+    count      bigint NOT NULL,
+    -- `second`, `minute` or `hour`.
+    per        text   NOT NULL
+);
+
 -- Calendars and maintenance windows. A definition is JSON.
 CREATE TABLE calendar (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

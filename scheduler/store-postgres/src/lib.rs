@@ -30,6 +30,7 @@ mod fire_due;
 mod fire_rules;
 mod flows;
 mod follow_ups;
+mod group_rates;
 mod history;
 mod ingest;
 mod job_list;

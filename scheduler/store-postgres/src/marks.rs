@@ -1,5 +1,7 @@
 //! Marks runs `dispatching`, and finds those that this node may publish.
 
+pub(crate) mod limits;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,6 +10,7 @@ use cueline_store::adapter::lanes::{
     LaneFacts, LaneGroup, after_mark, before_mark, lane_groups, marked_if_idle, may_be_marked,
 };
 use cueline_store::{BegunDispatch, DispatchRequest, ErrorKind, NodeId};
+use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
 use crate::columns::{column, to_i32};
@@ -76,6 +79,17 @@ impl PgStore {
         if requests.is_empty() {
             return Ok(BegunDispatch::default());
         }
+        if requests.iter().any(limits::is_limited) {
+            return self.begin_in_limits(node, requests).await;
+        }
+        self.begin_without_limits(node, requests).await
+    }
+
+    async fn begin_without_limits(
+        &self,
+        node: NodeId,
+        requests: &[DispatchRequest],
+    ) -> Result<BegunDispatch> {
         let first = subset(requests, &marked_if_idle(requests, &lane_groups(requests)));
         let groups = lane_groups(&first);
         let (marked, kept) = self.mark(node, BEGIN_IDLE, &first, &groups).await?;
@@ -91,6 +105,7 @@ impl PgStore {
         Ok(BegunDispatch {
             accepted: in_order(requests, &accepted.collect()),
             waits,
+            ..BegunDispatch::default()
         })
     }
 
@@ -111,8 +126,10 @@ impl PgStore {
         self.take_back_of(node, &taken_back, &mut waits).await?;
         let proceed = subset(requests, &before.proceed);
         if proceed.is_empty() {
-            let accepted = Vec::new();
-            return Ok(BegunDispatch { accepted, waits });
+            return Ok(BegunDispatch {
+                waits,
+                ..BegunDispatch::default()
+            });
         }
         let groups = lane_groups(&proceed);
         let (marked, kept) = self.mark(node, BEGIN, &proceed, &groups).await?;
@@ -122,7 +139,11 @@ impl PgStore {
         } else {
             self.accepted(node, &proceed).await?
         };
-        Ok(BegunDispatch { accepted, waits })
+        Ok(BegunDispatch {
+            accepted,
+            waits,
+            ..BegunDispatch::default()
+        })
     }
 
     /// Moves those requests to `dispatching` that meet the conditions of `sql`. Then looks at their lanes, and at the
@@ -136,12 +157,33 @@ impl PgStore {
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
     ) -> Result<(HashSet<AttemptId>, BegunDispatch)> {
+        let mut conn = self.db.generic_plan().await?;
+        let marked = self.mark_on(&mut conn, node, sql, requests).await?;
+        if marked.is_empty() {
+            return Ok((marked, BegunDispatch::default()));
+        }
+        let seen = self.lost_marks(&mut conn, node, requests, groups).await?;
+        drop(conn);
+        let kept = self
+            .keep_marks(node, requests, groups, &marked, seen)
+            .await?;
+        Ok((marked, kept))
+    }
+
+    /// Moves those requests to `dispatching` that meet the conditions of `sql`, and returns them. The connection may be in a
+    /// transaction.
+    async fn mark_on(
+        &self,
+        conn: &mut PgConnection,
+        node: NodeId,
+        sql: &'static str,
+        requests: &[DispatchRequest],
+    ) -> Result<HashSet<AttemptId>> {
         // An attempt that may be published is `dispatching` already.
         let columns = DispatchColumns::of(requests.iter().filter(|r| !may_be_marked(r)));
         if columns.ids.is_empty() {
-            return Ok(Default::default());
+            return Ok(HashSet::new());
         }
-        let mut conn = self.db.generic_plan().await?;
         let mut query = sqlx::query_as(sql)
             .bind(&columns.ids)
             .bind(&columns.attempts)
@@ -153,17 +195,8 @@ impl PgStore {
         if sql == BEGIN_IDLE {
             query = query.bind(columns.lanes);
         }
-        let marked: Vec<(i64, i32)> = query.fetch_all(&mut *conn).await?;
-        if marked.is_empty() {
-            return Ok(Default::default());
-        }
-        let marked: HashSet<AttemptId> = marked.into_iter().map(attempt_id).collect();
-        let seen = self.lost_marks(&mut conn, node, requests, groups).await?;
-        drop(conn);
-        let kept = self
-            .keep_marks(node, requests, groups, &marked, seen)
-            .await?;
-        Ok((marked, kept))
+        let marked: Vec<(i64, i32)> = query.fetch_all(conn).await?;
+        Ok(marked.into_iter().map(attempt_id).collect())
     }
 
     /// Takes back the marks that are lost, and returns those that stay. `seen` is what was visible after the marks: the
@@ -195,6 +228,7 @@ impl PgStore {
         Ok(BegunDispatch {
             accepted: in_order(requests, &kept),
             waits,
+            ..BegunDispatch::default()
         })
     }
 

@@ -67,6 +67,23 @@ CREATE TABLE job_due (
 CREATE INDEX job_due_next ON job_due (next_fire_at) WHERE next_fire_at IS NOT NULL;
 CREATE INDEX job_due_idle ON job_due (job_id) WHERE fixed_delay = 1 AND enabled = 1 AND next_fire_at IS NULL;
 
+-- Limits of dispatches: one row for each limit in use, by what shares it. Only dispatches of runs that have limits read or
+-- change it.
+CREATE TABLE run_limit (
+    name    TEXT    PRIMARY KEY,
+    -- A JSON object: the dispatches of the last interval, the runs that were dispatched, and the first waiting runs.
+    state   TEXT    NOT NULL,
+    used_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The rate limits of groups.
+CREATE TABLE group_rate (
+    group_name TEXT    PRIMARY KEY,
+    count      INTEGER NOT NULL,
+    -- `second`, `minute` or `hour`.
+    per        TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- The retention of groups.
 CREATE TABLE group_retention (
     group_name TEXT    PRIMARY KEY,

@@ -1,5 +1,7 @@
 //! The guarded transitions around a publication: scheduled, dispatching, queued, and back.
 
+pub(crate) mod limits;
+
 use std::collections::HashSet;
 
 use cueline_model::{AttemptId, RunId, Timestamp};
@@ -135,9 +137,18 @@ impl SqliteStore {
             waits.retain(|w| !taken.contains(&w.attempt.run) || claimed.contains(&w.attempt.run));
         }
         let proceed = pick(&before.proceed);
-        let accepted = self.mark(&mut tx, node, &proceed).await?;
+        let (accepted, limit_waits) = if requests.iter().any(limits::is_limited) {
+            let proceed: Vec<DispatchRequest> = proceed.into_iter().cloned().collect();
+            self.mark_within_limits(&mut tx, node, &proceed).await?
+        } else {
+            (self.mark(&mut tx, node, &proceed).await?, Vec::new())
+        };
         tx.commit().await?;
-        Ok(BegunDispatch { accepted, waits })
+        Ok(BegunDispatch {
+            accepted,
+            waits,
+            limit_waits,
+        })
     }
 
     /// Moves runs to `dispatching`. Returns those that the node may publish.

@@ -27,6 +27,7 @@ mod fire_due;
 mod fire_rules;
 mod flows;
 mod follow_ups;
+mod group_rates;
 mod ingest;
 mod job_list;
 mod jobs;

@@ -10,6 +10,7 @@ use cueline_store::{
 };
 use sqlx::SqliteConnection;
 
+use crate::dispatch::limits;
 use crate::error::Result;
 use crate::runs::{read_runs, run_detail};
 use crate::{SqliteStore, audit, backfills, executors, summaries};
@@ -58,6 +59,10 @@ impl SqliteStore {
         let quotas = self.quota_loads_in(&mut tx).await?;
         let namespace = name.namespace();
         let backfill = backfills::active_of_job(&mut tx, id).await?;
+        let limits = match &job {
+            Some(job) => limits::of_job(&mut tx, job.job.id, &job.job.spec).await?,
+            None => Vec::new(),
+        };
         // Read last, so that nothing is in the future.
         let now = self.db.now();
         if run.is_none()
@@ -75,6 +80,7 @@ impl SqliteStore {
             rules,
             quotas: quotas.into_iter().find(|load| load.namespace == namespace),
             backfill,
+            limits,
         })
     }
 }

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace, RunId,
-    StoreId, Timestamp,
+    Actor, AttemptId, ExecutorId, GroupName, Heartbeat, Job, JobId, JobName, JobSpec, Namespace,
+    Rate, RunId, StoreId, Timestamp,
 };
 use cueline_store::{
     AppliedJob, AttemptReport, BegunDispatch, CancelOutcome, ChangedRuns, ClaimedRun, DeadLetter,
     DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, FireDueRequest, FiredRuns,
-    IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary,
-    JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken, NewRuns,
-    NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner, PoolUse,
-    Precondition, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList, Store,
-    StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome, TriggerRequest,
-    WorkerKeyState, WorkerKeysPage,
+    GroupRate, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
+    JobSummary, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken,
+    NewRuns, NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner,
+    PoolUse, Precondition, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList,
+    Store, StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome,
+    TriggerRequest, WorkerKeyState, WorkerKeysPage,
 };
 
 use crate::SqliteStore;

@@ -10,6 +10,7 @@ use cueline_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::limits::{DispatchLimits, LimitWait};
 use crate::node::NodeId;
 use crate::precondition::Precondition;
 
@@ -298,6 +299,8 @@ pub struct BegunDispatch {
     pub accepted: Vec<AttemptId>,
     /// The attempts that wait for their lane.
     pub waits: Vec<LaneWait>,
+    /// The attempts that wait for a limit.
+    pub limit_waits: Vec<LimitWait>,
 }
 
 /// An attempt that is about to be published.
@@ -311,6 +314,8 @@ pub struct DispatchRequest {
     pub executor: ExecutorName,
     /// Its place in the lane of its group. `None` if each executor has a lane of its own.
     pub lane: Option<LanePlace>,
+    /// Its limits, if it has any.
+    pub limits: Option<Box<DispatchLimits>>,
 }
 
 /// A request to run a job outside of its schedule.

@@ -25,6 +25,7 @@
 //!             job_version: run.job.version,
 //!             executor: executor.clone(),
 //!             lane: run.lane(),
+//!             limits: run.limits(None),
 //!         })
 //!         .collect();
 //!     let accepted: Vec<AttemptId> = store.begin_dispatch(node, &requests).await?;
@@ -50,6 +51,7 @@ mod executor;
 mod fire_rules;
 mod flow;
 mod job;
+mod limits;
 mod list;
 mod load;
 mod namespaces;
@@ -103,6 +105,10 @@ pub use flow::{
 };
 pub use job::{
     AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,
+};
+pub use limits::{
+    DispatchLimits, GroupRate, LimitKey, LimitPlace, LimitRule, LimitState, LimitTurn, LimitUsage,
+    LimitUse, LimitWait, LimitWaitReason, MAX_GROUP_RATES, limits_of_job,
 };
 pub use list::{LabelFilter, MAX_SCANNED, NameFilter, Order, is_within};
 pub use load::{OldestQueued, PoolUse};

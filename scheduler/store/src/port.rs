@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cueline_model::{
-    Actor, AttemptId, ExecutorId, Heartbeat, Job, JobId, JobName, JobSpec, Namespace, RunId,
-    StoreId, Timestamp,
+    Actor, AttemptId, ExecutorId, GroupName, Heartbeat, Job, JobId, JobName, JobSpec, Namespace,
+    Rate, RunId, StoreId, Timestamp,
 };
 
 use crate::audit::Audit;
@@ -23,6 +23,7 @@ use crate::executor::{Executor, JobAttempt, OutstandingAttempt, PendingCancellat
 use crate::fire_rules::FireRuleStore;
 use crate::flow::FlowStore;
 use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
+use crate::limits::GroupRate;
 use crate::load::{OldestQueued, PoolUse};
 use crate::namespaces::Namespaces;
 use crate::node::{NodeId, RegisteredNode};
@@ -263,6 +264,12 @@ pub trait Store:
     /// Whatever nodes ask at the same time: the accepted attempts of a lane without places are all at one executor, and
     /// those of a lane with places are no more than these. An attempt counts from its acceptance until the store knows
     /// that it has ended.
+    ///
+    /// Attempts with [limits](DispatchRequest::limits) are accepted in the order of their places. Those that a limit
+    /// refuses are listed too. They stay `scheduled` and claimed by the node, which asks again.
+    /// Whatever nodes ask at the same time: no interval has more accepted attempts than a rate allows, and no more
+    /// attempts are at work than a concurrency limit allows. An attempt counts for its rate when it is due, or when it is
+    /// accepted if that is later. An interval begins anew for a limit that had no other dispatch within it.
     ///
     /// All requests for one lane without places name the same executor.
     async fn begin_dispatch_in_lanes(
@@ -556,6 +563,24 @@ pub trait Store:
 
     /// At most `limit` jobs with an id above `after`, sorted by id. Deleted jobs are left out.
     async fn job_briefs(&self, after: Option<JobId>, limit: usize) -> Result<Vec<JobBrief>>;
+
+    // ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The rate limits of groups, sorted by name.
+    async fn group_rates(&self) -> Result<Vec<GroupRate>>;
+
+    /// Sets the rate limit of a group, or removes it. Returns whether it has changed. Schedulers read it every
+    /// second.
+    ///
+    /// # Errors
+    ///
+    /// [`Conflict`](crate::ErrorKind::Conflict) if there are [`MAX_GROUP_RATES`](crate::MAX_GROUP_RATES) others.
+    async fn set_group_rate(
+        &self,
+        group: &GroupName,
+        rate: Option<Rate>,
+        by: &Actor,
+    ) -> Result<bool>;
 
     // ── Maintenance ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ use crate::backfill::Backfill;
 use crate::error::StoreError;
 use crate::executor::Executor;
 use crate::job::JobSummary;
+use crate::limits::LimitUsage;
 use crate::namespaces::QuotaLoad;
 use crate::run::{Run, RunDetail};
 
@@ -49,6 +50,8 @@ pub struct Situation {
     pub quotas: Option<QuotaLoad>,
     /// Its backfill, if it has one that has not ended.
     pub backfill: Option<Backfill>,
+    /// The limits of its dispatches. Only runs at work have places.
+    pub limits: Vec<LimitUsage>,
 }
 
 /// The oldest of these live runs that is due and has not started.

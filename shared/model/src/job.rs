@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::duration::DurationMs;
 use crate::handler::HandlerSpec;
+use crate::limit::{Concurrency, RateLimit};
 use crate::name::{CalendarName, GroupName, JobName, NameError, ScriptName};
 use crate::policy::{Block, Fence, Misfire, OnLost, Retry, Scope, spread};
 use crate::retention::Retention;
@@ -84,6 +85,12 @@ pub struct JobSpec {
     /// The most triggers that wait in one lane; 1,000 by default. Further ones end `discarded`.
     #[serde(default = "default_backlog")]
     pub backlog: u32,
+    /// How many attempts are dispatched within an interval; no limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
+    /// How many attempts are at work at the same time, of all jobs with the same key; no limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
     /// The longest time that an attempt may run; no limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationMs>,

@@ -20,6 +20,7 @@ pub mod import;
     reason = "serde derives two functions of JobSpec that cannot have docs"
 )]
 pub mod job;
+pub mod limit;
 pub mod name;
 mod nearest;
 pub mod policy;
@@ -43,6 +44,7 @@ pub use executor::{ExecutorId, Heartbeat, Session, Weight};
 pub use flow::{FireState, ParentState};
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec, Parents};
+pub use limit::{Concurrency, Rate, RateLimit, RatePer, RateWindow};
 pub use name::{CalendarName, ExecutorName, GroupName, JobName, NameError, Namespace, ScriptName};
 pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 pub use retention::{Retention, RetentionOfJob, retention_of_job};

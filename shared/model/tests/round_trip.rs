@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 
 use cueline_model::handler::{CommandSpec, HttpSpec, Interpreter, ProcessSpec, ShellSpec};
+use cueline_model::limit::{MAX_CONCURRENCY, MAX_RATE};
 use cueline_model::schedule::CronSchedule;
 use cueline_model::script::{LoadedScript, ScriptUse};
 use cueline_model::{
-    After, AfterOn, Backoff, Block, DstRule, DurationMs, Fence, GroupName, HandlerSpec, JobName,
-    JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Parents, Retention, Retry, Route, RunState,
-    Schedule, Scope, SecretName, TextOrSecret, Timestamp, decode,
+    After, AfterOn, Backoff, Block, Concurrency, DstRule, DurationMs, Fence, GroupName,
+    HandlerSpec, JobName, JobSpec, Misfire, MisfirePolicy, Namespace, OnLost, Parents, Rate,
+    RateLimit, RatePer, Retention, Retry, Route, RunState, Schedule, Scope, SecretName,
+    TextOrSecret, Timestamp, decode,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option::of;
@@ -231,6 +233,17 @@ fn retention() -> impl Strategy<Value = Retention> {
     })
 }
 
+fn limits() -> impl Strategy<Value = (Option<RateLimit>, Option<Concurrency>)> {
+    let per = select(vec![RatePer::Second, RatePer::Minute, RatePer::Hour]);
+    let rate = (1..=MAX_RATE, per, of("[a-z]{1,9}")).prop_map(|(count, per, key)| RateLimit {
+        rate: Rate { count, per },
+        key,
+    });
+    let concurrency =
+        ("[a-z]{1,9}", 1..=MAX_CONCURRENCY).prop_map(|(key, limit)| Concurrency { key, limit });
+    (of(rate), of(concurrency))
+}
+
 prop_compose! {
     fn spec()(
         (name, group, description) in ("[a-zä0-9_][a-z.:_-]{0,20}", "[a-z]{1,9}", text()),
@@ -245,12 +258,15 @@ prop_compose! {
         labels in btree_map("[a-z]{1,8}", text(), 0..3),
         selector in select(vec!["", "zone=a", "zone!=b,!spot,gpu"]),
         retention in retention(),
+        (rate_limit, concurrency) in limits(),
     ) -> JobSpec {
         let start_at = start_at.map(Timestamp::from_millis);
         let namespace: Namespace = namespace.parse().unwrap();
         JobSpec {
             calendars: Vec::new(),
             retention,
+            rate_limit,
+            concurrency,
             name: JobName::in_namespace(&namespace, &name).unwrap(),
             group: GroupName::in_namespace(&namespace, &group).unwrap(),
             description,
@@ -312,7 +328,8 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
     leaf.prop_recursive(3, 24, 5, |inner| {
         let keys = select(vec![
             "cron", "every", "at", "shell", "script", "version", "argv", "url", "max", "on", "all",
-            "sharded", "parallel", "executor", "env", "name", "policy",
+            "sharded", "parallel", "executor", "env", "name", "policy", "count", "per", "key",
+            "limit",
         ]);
         prop_oneof![
             vec(inner.clone(), 0..4).prop_map(Into::into),
@@ -336,14 +353,14 @@ proptest! {
 
     #[test]
     fn any_value_of_a_field_is_accepted_or_refused_with_a_reason(
-        spec in spec(), field in 0..27_usize, value in json(),
+        spec in spec(), field in 0..29_usize, value in json(),
     ) {
         let mut written = serde_json::to_value(&spec).unwrap();
         let fields = [
             "name", "group", "description", "schedule", "start_at", "end_at", "jitter", "misfire", "route", "block",
             "scope", "backlog", "timeout", "kill_grace", "retry", "on_lost", "fence", "dispatch_deadline",
             "priority", "handler", "params", "after", "labels", "enabled", "namespace", "selector",
-            "retention",
+            "retention", "rate_limit", "concurrency",
         ];
         written[fields[field]] = value;
         match decode::job(&written.into()) {

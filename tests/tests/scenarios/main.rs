@@ -13,6 +13,7 @@ mod full_disk;
 mod generated_requests;
 mod group_lanes;
 mod hostile_requests;
+mod limits;
 mod lost_broker_queues;
 mod lost_state_directory;
 mod namespaces;

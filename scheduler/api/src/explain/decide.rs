@@ -7,8 +7,12 @@ use cueline_model::{
     Block, Exclusions, ExecutorName, Job, MaintenanceWindow, Route, RunKind, RunState, Schedule,
     Scope, Timestamp,
 };
-use cueline_store::{Backfill, BackfillState, Executor, JobVersion, Run, Situation, TimelineEntry};
+use cueline_store::{
+    Backfill, BackfillState, Executor, JobVersion, LimitPlace, LimitUsage, Run, Situation,
+    TimelineEntry,
+};
 
+use super::limits;
 use super::reason::{Obstacle, Reason};
 use crate::events::executor_state;
 use crate::view::ExecutorState;
@@ -32,6 +36,8 @@ pub(super) struct Snapshot {
     pub(super) waiting_quota: Option<(u64, u64)>,
     /// Its backfill that has not ended.
     pub(super) backfill: Option<Backfill>,
+    /// Its limits and their use.
+    pub(super) limits: Vec<LimitUsage>,
 }
 
 impl From<Situation> for Snapshot {
@@ -54,6 +60,7 @@ impl From<Situation> for Snapshot {
             versions: situation.versions,
             waiting_quota: quota,
             backfill: situation.backfill,
+            limits: situation.limits,
         }
     }
 }
@@ -238,6 +245,11 @@ fn scheduled(snapshot: &Snapshot, run: &Run, timeline: &[TimelineEntry]) -> Reas
     }
     let free = obstacles.iter().filter(|(_, obstacle)| obstacle.is_none());
     let able = free.count() as u64;
+    if able > 0
+        && let Some(limit) = limits::reached(&snapshot.limits, limit_place(run, job), snapshot.now)
+    {
+        return Reason::Limit(limit);
+    }
     if able > 0 && job.spec.route == Route::Any {
         return Reason::NoRoom {
             group: job.spec.group.clone(),
@@ -283,15 +295,7 @@ fn lane_of_group(snapshot: &Snapshot, run: &Run, job: &Job) -> Option<Reason> {
     if spec.scope == Scope::Executor || spec.route == Route::Broadcast {
         return None;
     }
-    let place = |run: &Run| {
-        let joins_at_the_end = run.retries > 0 || run.kind == RunKind::Backfill;
-        let at = if joins_at_the_end {
-            run.due_at
-        } else {
-            run.fire_at
-        };
-        (at, run.id)
-    };
+    let place = |run: &Run| (lane_at(run), run.id);
     let lane: Vec<&Run> = snapshot
         .live
         .iter()
@@ -325,6 +329,28 @@ fn lane_of_group(snapshot: &Snapshot, run: &Run, job: &Job) -> Option<Reason> {
         at_executors: at_executors.len() as u64,
         ahead,
     })
+}
+
+/// The time of the run in its lane. A retry joins at the end.
+fn lane_at(run: &Run) -> Timestamp {
+    let joins_at_the_end = run.retries > 0 || run.kind == RunKind::Backfill;
+    if joins_at_the_end {
+        run.due_at
+    } else {
+        run.fire_at
+    }
+}
+
+fn limit_place(run: &Run, job: &Job) -> LimitPlace {
+    let priority = match run.kind {
+        RunKind::Backfill => 0,
+        _ => job.spec.priority,
+    };
+    LimitPlace(
+        lane_at(run).as_millis(),
+        9_u8.saturating_sub(priority),
+        run.id,
+    )
 }
 
 fn policy(block: Block) -> (&'static str, usize) {

@@ -3,6 +3,7 @@
 //! The handlers read a bounded snapshot of the store in one call. `decide` finds the reason in it, and `reason` has the words.
 
 mod decide;
+mod limits;
 mod reason;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,8 @@ use cueline_model::{
     After, AfterOn, ExecutorName, GroupName, JobName, Namespace, RunId, RunState, Timestamp,
 };
 
+use super::limits::LimitReached;
+
 /// The most executors that one sentence names. The number of the others follows.
 const MAX_NAMED: usize = 3;
 
@@ -126,6 +128,8 @@ pub(super) enum Reason {
         at_executors: u64,
         ahead: u64,
     },
+    /// A limit of its job has no place.
+    Limit(LimitReached),
     /// The job has no schedule of its own, and runs after others.
     WaitsForParent { after: After },
     /// The job runs only when somebody triggers it.
@@ -169,6 +173,7 @@ impl Reason {
             Self::Excluded { .. } => "window",
             Self::Quota { .. } => "quota",
             Self::LaneOfGroup { .. } => "lane_of_group",
+            Self::Limit(limit) => limit.word(),
             Self::WaitsForParent { .. } => "waits_for_parent",
             Self::Manual => "manual",
             Self::Startup => "startup",
@@ -319,6 +324,7 @@ impl Reason {
                 at_executors,
                 ahead,
             } => lane_of_group(policy, *behind, executor.as_ref(), *at_executors, *ahead),
+            Self::Limit(limit) => limit.text(),
             Self::WaitsForParent { after } => waits_for(after),
             Self::Manual => "it never fires by itself; it runs when it is triggered".to_owned(),
             Self::Startup => "it fires when the scheduler starts".to_owned(),
@@ -355,6 +361,10 @@ impl Reason {
             }
             Self::Quota { namespace, .. } => format!("cueline namespace show {namespace}"),
             Self::LaneOfGroup { behind, .. } => format!("cueline explain {behind}"),
+            Self::Limit(limit) => match limit.run() {
+                Some(run) => format!("cueline explain {run}"),
+                None => format!("cueline job show {job}"),
+            },
             Self::WaitsForParent { after } => {
                 let parent = after.names().first().map_or("", JobName::local);
                 format!("cueline explain {parent}")

@@ -88,6 +88,7 @@ fn snapshot() -> Snapshot {
         exclusions: cueline_model::Exclusions::default(),
         waiting_quota: None,
         backfill: None,
+        limits: Vec::new(),
     }
 }
 

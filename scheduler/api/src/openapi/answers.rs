@@ -68,6 +68,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "block": {"$ref": "#/components/schemas/Block"},
       "scope": {"enum": ["group", "executor"]},
       "backlog": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 100000},
+      "rate_limit": {"description": "Left out if it has none of its own.", "$ref": "#/components/schemas/RateLimit"},
+      "concurrency": {"description": "Left out if it has none.", "$ref": "#/components/schemas/Concurrency"},
       "timeout": {"$ref": "#/components/schemas/Duration"},
       "kill_grace": {"$ref": "#/components/schemas/Duration"},
       "retry": {"$ref": "#/components/schemas/Retry"},

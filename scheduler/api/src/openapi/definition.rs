@@ -31,6 +31,8 @@ pub(super) const SCHEMAS: &str = r##"{
       "block": {"anyOf": [{"$ref": "#/components/schemas/Block"}, {"type": "null"}]},
       "scope": {"description": "The range of a lane.", "enum": ["group", "executor", null]},
       "backlog": {"description": "The most triggers that wait in one lane; 1000 by default.", "type": ["integer", "null"], "format": "int32", "minimum": 0, "maximum": 100000},
+      "rate_limit": {"anyOf": [{"$ref": "#/components/schemas/RateLimit"}, {"type": "null"}]},
+      "concurrency": {"anyOf": [{"$ref": "#/components/schemas/Concurrency"}, {"type": "null"}]},
       "timeout": {"description": "The time limit of an attempt, at least 1ms; no limit by default.", "anyOf": [{"$ref": "#/components/schemas/TimeLimit"}, {"type": "null"}]},
       "kill_grace": {"description": "The time between SIGTERM and SIGKILL; `5s` by default.", "anyOf": [{"$ref": "#/components/schemas/Duration"}, {"type": "null"}]},
       "retry": {"anyOf": [{"$ref": "#/components/schemas/Retry"}, {"type": "null"}]},
@@ -46,6 +48,34 @@ pub(super) const SCHEMAS: &str = r##"{
       "enabled": {"description": "Whether the schedule fires. Without it, a new job fires and an existing one keeps its setting.", "type": ["boolean", "null"]}
     },
     "examples": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}]
+  },
+  "RateLimit": {
+    "description": "At most `count` attempts are dispatched in any second, minute or hour. Further ones wait.",
+    "type": "object", "additionalProperties": false, "required": ["count", "per"],
+    "properties": {
+      "count": {"description": "The most dispatches in an interval.", "type": "integer", "format": "int32", "minimum": 1, "maximum": 1000000},
+      "per": {"description": "The interval.", "enum": ["second", "minute", "hour"]},
+      "key": {"description": "The jobs of the namespace with this key share the limit. Without it, the job has it alone.", "anyOf": [{"$ref": "#/components/schemas/Name"}, {"type": "null"}]}
+    },
+    "examples": [{"count": 10, "per": "second"}, {"count": 100, "per": "hour", "key": "mail"}]
+  },
+  "RateRule": {
+    "description": "At most `count` attempts are dispatched in any second, minute or hour.",
+    "type": "object", "additionalProperties": false, "required": ["count", "per"],
+    "properties": {
+      "count": {"description": "The most dispatches in an interval.", "type": "integer", "format": "int32", "minimum": 1, "maximum": 1000000},
+      "per": {"description": "The interval.", "enum": ["second", "minute", "hour"]}
+    },
+    "examples": [{"count": 100, "per": "minute"}]
+  },
+  "Concurrency": {
+    "description": "At most `limit` attempts of the jobs with this key are at work at the same time, over all executors. Further ones wait.",
+    "type": "object", "additionalProperties": false, "required": ["key", "limit"],
+    "properties": {
+      "key": {"description": "The jobs of the namespace with this key share the limit.", "$ref": "#/components/schemas/Name"},
+      "limit": {"description": "The most attempts at work.", "type": "integer", "format": "int32", "minimum": 1, "maximum": 1000}
+    },
+    "examples": [{"key": "db-main", "limit": 3}]
   },
   "KeptTime": {
     "description": "A duration from 1m to 3650d.",

@@ -52,7 +52,7 @@ described! {
     ApplyRequest PreviewRequest TriggerRequest RestoreRequest DeadLetterSelection NewEnrolmentToken LoginRequest SetupRequest
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
     ScriptsRequest ScriptReplacement ScriptRestore
-    RetentionRule RunSelection
+    RetentionRule RateRule RunSelection
     NewPause NewBackfill
 }
 // Answers with types of other crates.

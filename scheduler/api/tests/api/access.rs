@@ -98,6 +98,7 @@ fn table(run: u64) -> Vec<Row> {
         get("/forecast", [200, 200, 200, 200, 200, 200, 403]),
         get("/jobs/in-a/ledger", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/in-a/retention", [200, 200, 200, 200, 200, 404, 404]),
+        get("/limits", [200, 200, 200, 200, 200, 200, 403]),
         get("/retention", [200, 200, 200, 200, 200, 200, 403]),
         get("/jobs/in-a/versions", [200, 200, 200, 200, 200, 404, 404]),
         get("/jobs/in-a/versions/1", [200, 200, 200, 200, 200, 404, 404]),
@@ -238,6 +239,17 @@ fn table(run: u64) -> Vec<Row> {
             "/api/v1/jobs/in-a".to_owned(),
             None,
             [405; 7],
+        ),
+        put(
+            "/limits/a",
+            json!({ "count": 5, "per": "hour" }),
+            [403, 403, 200, 200, 200, 403, 403],
+        ),
+        (
+            Method::DELETE,
+            "/api/v1/limits/a".to_owned(),
+            None,
+            [403, 403, 200, 200, 200, 403, 403],
         ),
         put(
             "/retention/a",

@@ -44,6 +44,7 @@ pub(crate) async fn dispatching(server: &Server, run: RunId) -> AttemptId {
         job_version: found.job.version,
         executor: executor().name,
         lane: None,
+        limits: None,
     };
     let taken = server
         .store

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use cueline_model::schedule::zones::ZoneDigest;
 use cueline_model::{
     Actor, ActorKind, AttemptId, CalendarName, CalendarSpec, ExecutorId, FireRules, GroupName,
-    Heartbeat, Job, JobId, JobName, JobSpec, Namespace, Retention, RunId, StoreId, Timestamp,
+    Heartbeat, Job, JobId, JobName, JobSpec, Namespace, Rate, Retention, RunId, StoreId, Timestamp,
     WindowSpec,
 };
 use cueline_store::{
@@ -15,11 +15,11 @@ use cueline_store::{
     AuditFilter, Backfill, BackfillChange, BackfillDetail, BackfillFilter, BackfillStore,
     BegunDispatch, CancelOutcome, CancelledFlow, ChangedRuns, ChangedUser, ClaimedRun, DeadLetter,
     DeadLetterFilter, DispatchRequest, EnrolOutcome, Executor, ExpireRequest, Expired,
-    FireDueRequest, FireRuleStore, FiredRuns, FlowCounts, FlowRun, FlowStore, GroupRetention,
-    IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions, JobSummary,
-    JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login, NamespaceFilter,
-    NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewBackfill, NewDeadLetter,
-    NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
+    FireDueRequest, FireRuleStore, FiredRuns, FlowCounts, FlowRun, FlowStore, GroupRate,
+    GroupRetention, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
+    JobSummary, JobVersion, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, Login,
+    NamespaceFilter, NamespaceSummary, Namespaces, NewApiToken, NewAuditEntry, NewBackfill,
+    NewDeadLetter, NewEnrolmentToken, NewRuns, NewUser, NewWorkerKey, NodeId, OldestQueued, Order,
     OutstandingAttempt, PendingCancellation, Planner, Precondition, Principal, PruneRequest,
     Pruned, QuotaLoad, Quotas, RegisteredNode, RetentionStore, RetriedFlow, Revision, RunCursor,
     RunDetail, RunFilter, RunList, SecretHash, Situation, Situations, Store, StoreError,

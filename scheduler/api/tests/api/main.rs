@@ -19,6 +19,7 @@ mod hostile_bodies;
 mod interleaved;
 mod large;
 mod limits;
+mod limits_of_groups;
 mod lists;
 mod logins;
 mod metrics;

@@ -18,6 +18,7 @@ pub(crate) fn whole_definition() -> Value {
         "calendars": ["holidays"], "start_at": "2027-01-01T00:00:00Z", "end_at": 1_893_456_000_000_i64, "jitter": "10s",
         "misfire": {"policy": "catch_up", "grace": "1m"}, "route": {"sharded": ["0=Beijing", "1=Shanghai"]},
         "block": {"parallel": 4}, "scope": "executor", "backlog": 10, "timeout": "1h 30m", "kill_grace": "1s",
+        "rate_limit": {"count": 10, "per": "second", "key": "smtp"}, "concurrency": {"key": "db", "limit": 3},
         "retry": {"max": 2, "backoff": "exponential", "on": ["failed"]}, "on_lost": "rerun", "fence": "keep",
         "dispatch_deadline": "10m", "priority": 9, "params": {"month": 3}, "labels": {"team": "billing", "tier": 1},
         "enabled": true,

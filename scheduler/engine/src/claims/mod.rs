@@ -1,10 +1,11 @@
 //! What this node has claimed and not yet published.
 //!
-//! Each claimed run is in one of five places. It is on the wheel until it is prepared, pending until it is published,
-//! unroutable until an executor appears, or it waits for its lane or for room. One struct holds all five. They share one
-//! memory limit. A node whose claims are lost or uncertain clears them together.
+//! Each claimed run is in one of six places. It is on the wheel until it is prepared, pending until it is published,
+//! unroutable until an executor appears, or it waits for its lane, for a limit or for room. One struct holds all six. They
+//! share one memory limit. A node whose claims are lost or uncertain clears them together.
 
 mod lane_waits;
+mod limit_waits;
 mod pending;
 mod room_waits;
 pub(crate) mod wheel;
@@ -18,6 +19,7 @@ use cueline_runtime::Activator;
 use cueline_store::{ClaimedRun, ErrorKind, HeldClaims, NodeId, StoreError};
 
 use self::lane_waits::LaneWaits;
+use self::limit_waits::LimitWaits;
 pub(crate) use self::pending::PendingPublish;
 use self::pending::PendingPublishes;
 use self::room_waits::RoomWaits;
@@ -34,6 +36,7 @@ pub(crate) struct NodeClaims {
     pending: Mutex<PendingPublishes>,
     unroutable: Mutex<Vec<ClaimedRun>>,
     lane_waits: Mutex<LaneWaits>,
+    limit_waits: Mutex<LimitWaits>,
     room_waits: Mutex<RoomWaits>,
     pub(crate) wake_prepare: Activator,
     pub(crate) wake_publish: Activator,
@@ -52,6 +55,7 @@ impl Default for NodeClaims {
             pending: Mutex::default(),
             unroutable: Mutex::default(),
             lane_waits: Mutex::default(),
+            limit_waits: Mutex::default(),
             room_waits: Mutex::default(),
             wake_prepare: Activator::new(),
             wake_publish: Activator::new(),
@@ -104,11 +108,12 @@ impl NodeClaims {
         self.waiting() + lock(&self.pending).len() + lock(&self.unroutable).len()
     }
 
-    /// The number of claimed runs that were not routed yet, and of those that wait for a lane or for room.
+    /// The number of claimed runs that were not routed yet, and of those that wait for a lane, a limit or room.
     fn waiting(&self) -> usize {
         let lane_waits = lock(&self.lane_waits).len();
         let room_waits = lock(&self.room_waits).len();
-        lock(&self.wheel).len() + lane_waits + room_waits
+        let limit_waits = lock(&self.limit_waits).len();
+        lock(&self.wheel).len() + lane_waits + limit_waits + room_waits
     }
 
     /// The number of claimed runs in memory, by place.
@@ -179,6 +184,10 @@ impl NodeClaims {
         lock(&self.lane_waits)
     }
 
+    pub(crate) fn limit_waits(&self) -> MutexGuard<'_, LimitWaits> {
+        lock(&self.limit_waits)
+    }
+
     pub(crate) fn room_waits(&self) -> MutexGuard<'_, RoomWaits> {
         lock(&self.room_waits)
     }
@@ -200,6 +209,15 @@ impl NodeClaims {
         }
     }
 
+    /// Attempts of these jobs have ended: runs that wait for limits that they use are tried again.
+    pub(crate) fn wake_limits(&self, jobs: &[JobId], now: Timestamp) {
+        let mut waits = lock(&self.limit_waits);
+        if !waits.is_empty() && waits.wake(jobs, now) {
+            drop(waits);
+            self.wake_prepare.wake();
+        }
+    }
+
     /// Puts unroutable runs back on the wheel, because the set of executors changed.
     pub(crate) fn retry_unroutable(&self) {
         let runs = std::mem::take(&mut *lock(&self.unroutable));
@@ -212,6 +230,7 @@ impl NodeClaims {
         lock(&self.pending).clear();
         lock(&self.unroutable).clear();
         lock(&self.lane_waits).clear();
+        lock(&self.limit_waits).clear();
         lock(&self.room_waits).clear();
     }
 }

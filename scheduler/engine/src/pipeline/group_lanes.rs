@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use cueline_model::{AttemptId, Block, ExecutorName, OutcomeKind, RunId};
+use cueline_model::{AttemptId, Block, ExecutorName, OutcomeKind, Rate, RunId};
 use cueline_runtime::Activator;
 use cueline_store::{
     AttemptReport, ClaimedRun, DispatchRequest, LaneKey, LanePlace, LaneWait, LaneWaitReason,
@@ -310,12 +310,17 @@ fn covered_by(newest: Option<RunId>) -> String {
 }
 
 /// The request for a run.
-pub(crate) fn request(run: &ClaimedRun, executor: ExecutorName) -> DispatchRequest {
+pub(crate) fn request(
+    run: &ClaimedRun,
+    executor: ExecutorName,
+    group_rate: Option<Rate>,
+) -> DispatchRequest {
     DispatchRequest {
         attempt: run.attempt_id(),
         job_version: run.job.version,
         executor,
         lane: lane_of(run),
+        limits: run.limits(group_rate),
     }
 }
 

@@ -203,6 +203,7 @@ impl Ingest {
             .note_ended(ended().filter_map(|report| report.executor.as_ref()));
         self.outstanding.end(ended().map(|report| report.attempt));
         self.claims.wake_lanes(&ingested.ended_jobs, now);
+        self.claims.wake_limits(&ingested.ended_jobs, now);
         self.claims.wake_room();
         // A retry or a child run may be due before the claim stage polls the store again.
         let next_poll = now.plus_ms(self.poll_ms);

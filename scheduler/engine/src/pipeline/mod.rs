@@ -23,6 +23,7 @@ pub(crate) mod confirm;
 pub(crate) mod earlier_runs;
 pub(crate) mod group_lanes;
 pub(crate) mod ingest;
+pub(crate) mod limited_runs;
 pub(crate) mod manual_trigger;
 pub(crate) mod outstanding_attempts;
 pub(crate) mod plan;

@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use cueline_model::{AttemptId, ExecutorId, ExecutorName, Route, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, Store, StoreError};
+use cueline_store::{
+    BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, LimitWait, Store, StoreError,
+};
 
 use super::burst::{self, MAX_COUNTED};
 use super::earlier_runs::EarlierRuns;
 use super::group_lanes::{BatchLanes, GroupLanes, LaneResults, request};
+use super::limited_runs::LimitedRuns;
 use super::room::RoomQueue;
 use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
@@ -35,6 +38,7 @@ pub(crate) struct Prepare {
     pub(crate) counters: Arc<Counters>,
     pub(crate) unroutable: UnroutableRuns,
     pub(crate) lanes: GroupLanes,
+    pub(crate) limits: LimitedRuns,
     pub(crate) room: RoomQueue,
     pub(crate) router: Router,
     pub(crate) earlier_runs: EarlierRuns,
@@ -65,6 +69,7 @@ impl Duty for Prepare {
             wheel.pop_due(until, self.batch)
         };
         let runs = self.lanes.take(due, self.batch);
+        let runs = self.limits.take(runs, self.batch);
         self.router.begin_batch();
         let runs = self.room.take(runs, self.batch, &mut self.router);
         if runs.is_empty() {
@@ -83,7 +88,10 @@ impl Duty for Prepare {
                 if cueline_runtime::planted!("no_version_check") {
                     begun.accepted = routed.dispatches.iter().map(|d| d.attempt).collect();
                 }
-                let results = self.add_triggers(routed.runs, routed.dispatches, begun);
+                let mut limited = Vec::new();
+                let results =
+                    self.add_triggers(routed.runs, routed.dispatches, begun, &mut limited);
+                self.limits.settle(node, limited).await?;
                 if let Some(results) = results {
                     self.lanes.settle(node, &batch, results).await?;
                 }
@@ -134,6 +142,7 @@ enum Unrouted {
 impl Prepare {
     fn route(&mut self, runs: Vec<ClaimedRun>, lanes: &mut BatchLanes) -> Routed {
         let now = self.clock.now();
+        let rates = self.limits.group_rates.present();
         let mut routed = Routed {
             runs: Vec::with_capacity(runs.len()),
             dispatches: Vec::with_capacity(runs.len()),
@@ -150,7 +159,8 @@ impl Prepare {
             };
             match executor {
                 Ok(executor) => {
-                    routed.dispatches.push(request(&run, executor));
+                    let rate = rates.get(&run.job.spec.group).copied();
+                    routed.dispatches.push(request(&run, executor, rate));
                     routed.runs.push(run);
                 }
                 Err(Unrouted::NoExecutor) => routed.unroutable.push(run),
@@ -190,12 +200,13 @@ impl Prepare {
     }
 
     /// Writes and signs the triggers of the accepted runs. `begun` lists a part of `dispatches`, in the same order. Returns
-    /// what became of the lanes, if any run waits for one.
+    /// what became of the lanes, if any run waits for one. Adds the runs that wait for a limit to `limited`.
     fn add_triggers(
         &mut self,
         runs: Vec<ClaimedRun>,
         dispatches: Vec<DispatchRequest>,
         begun: BegunDispatch,
+        limited: &mut Vec<(ClaimedRun, LimitWait)>,
     ) -> Option<LaneResults> {
         let mut results = (!self.lanes.is_idle(&begun.waits)).then(LaneResults::default);
         let mut waits: HashMap<AttemptId, LaneWait> = begun
@@ -203,6 +214,9 @@ impl Prepare {
             .into_iter()
             .map(|wait| (wait.attempt, wait))
             .collect();
+        let of_limits = begun.limit_waits.into_iter();
+        let mut limit_waits: HashMap<AttemptId, LimitWait> =
+            of_limits.map(|wait| (wait.attempt, wait)).collect();
         let mut marked = begun.accepted.into_iter().peekable();
         let mut written = Vec::with_capacity(runs.len());
         let mut leaves_room = false;
@@ -213,6 +227,9 @@ impl Prepare {
                     let holder = place.slots.is_none().then(|| dispatch.executor.clone());
                     results.accepted.push((place.lane, holder));
                 }
+                if dispatch.limits.is_some() {
+                    self.limits.note_dispatched(&run);
+                }
                 if cueline_runtime::planted!("doubled_publish") {
                     written.extend(self.double(&run, &dispatch, now));
                 }
@@ -222,6 +239,10 @@ impl Prepare {
                 leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
                 results.get_or_insert_default().waits.push((run, wait));
+            } else if let Some(wait) = limit_waits.remove(&dispatch.attempt) {
+                leaves_room |= run.job.spec.route == Route::Any;
+                self.router.forget(&run);
+                limited.push((run, wait));
             } else {
                 leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
@@ -284,7 +305,8 @@ impl Prepare {
         let due_ms = due.map(|due| due.since_ms(now) - lead_ms + linger_ms);
         let probe = self.claims.lane_waits().next_probe();
         let next_try = self.claims.room_waits().next_try();
-        let tries_ms = probe.into_iter().chain(next_try);
+        let next_limit = self.claims.limit_waits().next_try();
+        let tries_ms = probe.into_iter().chain(next_try).chain(next_limit);
         let tries_ms = tries_ms.map(|at| at.since_ms(now));
         let Some(wait_ms) = due_ms.into_iter().chain(tries_ms).min() else {
             return Next::After(LONGEST_WAIT);

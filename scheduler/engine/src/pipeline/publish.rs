@@ -209,7 +209,9 @@ impl Publish {
                 let (undecided, waiting): (Vec<_>, Vec<_>) =
                     begun.waits.iter().partition(|wait| wait.undecided);
                 let undecided: HashSet<AttemptId> = undecided.iter().map(|w| w.attempt).collect();
-                let waiting: Vec<AttemptId> = waiting.iter().map(|w| w.attempt).collect();
+                let waiting = waiting.iter().map(|w| w.attempt);
+                let limited = begun.limit_waits.iter().map(|w| w.attempt);
+                let waiting: Vec<AttemptId> = waiting.chain(limited).collect();
                 let (due, rest): (Vec<_>, Vec<_>) = due.into_iter().partition(|t| {
                     !t.is_dispatch_uncertain || marked.contains(&t.dispatch.attempt)
                 });

@@ -3,6 +3,7 @@
 //! The node reads quotas and counts of waiting runs every second, and adds what it writes itself in between. So a quota of
 //! waiting runs may be exceeded by what all nodes write within that time. Without quotas, nothing is asked or counted.
 
+pub(crate) mod group_rates;
 pub(crate) mod refresh;
 mod token_bucket;
 

@@ -1,4 +1,4 @@
-//! Reads the quotas of namespaces and the counts of their waiting runs, again and again.
+//! Reads the quotas of namespaces, the counts of their waiting runs, and the rate limits of groups, again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use cueline_store::{Store, StoreError};
 use tokio::time::Instant;
 
 use super::NamespaceQuotas;
+use super::group_rates::GroupRates;
 use crate::database_clock::DatabaseClock;
 
 /// The time between two readings, if they are quick.
@@ -21,6 +22,7 @@ pub(crate) struct RefreshQuotas {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) quotas: Arc<NamespaceQuotas>,
+    pub(crate) group_rates: Arc<GroupRates>,
 }
 
 impl Duty for RefreshQuotas {
@@ -34,6 +36,7 @@ impl Duty for RefreshQuotas {
         let begun_at = Instant::now();
         let loads = self.store.quota_loads().await?;
         self.quotas.replace(loads, self.clock.now());
+        self.group_rates.replace(self.store.group_rates().await?);
         Ok(Next::After(pause(begun_at.elapsed())))
     }
 }

@@ -21,6 +21,7 @@ mod incarnations;
 mod ingest;
 mod late_publish;
 mod lease_times;
+mod limits;
 mod misfire;
 mod node_loss;
 mod pauses;

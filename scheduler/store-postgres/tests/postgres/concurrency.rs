@@ -128,6 +128,7 @@ impl Fixture {
             job_version: run.job.version,
             executor: "e1".parse().expect("a name"),
             lane: None,
+            limits: None,
         };
         let marks: Vec<DispatchRequest> = fired.runs.iter().map(mark).collect();
         self.stores[0]
@@ -258,6 +259,7 @@ async fn a_mark_of_an_older_definition_is_refused() {
         job_version: run.job.version,
         executor: "e1".parse().expect("a name"),
         lane: None,
+        limits: None,
     };
 
     let mut editor = PgConnection::connect(&fixture.database.url())

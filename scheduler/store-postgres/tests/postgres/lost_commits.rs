@@ -66,6 +66,7 @@ async fn publish(store: &PgStore, node: NodeId) -> AttemptId {
         job_version: claimed[0].job.version,
         executor,
         lane: None,
+        limits: None,
     };
     let taken = store.begin_dispatch(node, &[request]).await;
     let taken = taken.expect("begins");

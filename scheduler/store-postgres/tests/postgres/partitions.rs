@@ -138,6 +138,7 @@ impl Fixture {
             job_version: run.job.version,
             executor: "e1".parse().expect("a name"),
             lane: None,
+            limits: None,
         };
         let begun = store.begin_dispatch(node, &[request]).await;
         assert_eq!(begun.expect("begins"), [run.attempt_id()]);

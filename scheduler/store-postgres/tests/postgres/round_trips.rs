@@ -140,6 +140,7 @@ impl Fixture {
                 at: Timestamp::default(),
                 ..place
             }),
+            limits: None,
         };
         let marks: Vec<DispatchRequest> = runs.iter().map(mark).collect();
         let taken = self

@@ -2,8 +2,8 @@
 //! only. Entries about requests that were refused come from outside of the store, with texts of their own.
 
 use cueline_model::{
-    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, Retention,
-    RunId, RunState, ScriptName, StoreId, Timestamp, WindowSpec, exclusion::WindowTime,
+    Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, Rate,
+    Retention, RunId, RunState, ScriptName, StoreId, Timestamp, WindowSpec, exclusion::WindowTime,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -346,6 +346,26 @@ pub fn retention_changed(
         "retention.delete"
     };
     let value = |rule: &Retention| json!(rule).to_string();
+    NewAuditEntry {
+        before: before.map(value),
+        after: after.map(value),
+        ..entry_in_group(by, action, group, group.as_str())
+    }
+}
+
+/// The rate limit of a group that was set, changed or removed.
+pub fn group_rate_changed(
+    by: &Actor,
+    group: &GroupName,
+    before: Option<Rate>,
+    after: Option<Rate>,
+) -> NewAuditEntry {
+    let action = if after.is_some() {
+        "limit.set"
+    } else {
+        "limit.delete"
+    };
+    let value = |rate: Rate| json!(rate).to_string();
     NewAuditEntry {
         before: before.map(value),
         after: after.map(value),

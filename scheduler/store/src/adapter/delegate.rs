@@ -61,6 +61,8 @@ macro_rules! with_store_methods {
             read changed_runs(known: &[KnownRun]) -> ChangedRuns: "read changes of runs";
             read jobs_fingerprint() -> JobsFingerprint: "read whether jobs have changed";
             read job_briefs(after: Option<JobId>, limit: usize) -> Vec<JobBrief>: "list the versions of jobs";
+            read group_rates() -> Vec<GroupRate>: "list the rate limits of groups";
+            write set_group_rate(group: &GroupName, rate: Option<Rate>, by: &Actor) -> bool: "set the rate limit of a group";
             write prune_accounts(older_than_ms: u64, limit: usize) -> u64: "delete ended sessions and API tokens";
             write release_space() -> bool: "give space back to the file system";
             write repair_fixed_delay_jobs() -> u64: "repair fixed-delay jobs";

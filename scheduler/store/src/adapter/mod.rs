@@ -24,6 +24,7 @@ pub mod job_list;
 pub mod jobs;
 pub mod lanes;
 pub mod ledger;
+pub mod limits;
 pub mod live_executors;
 pub mod log_lines;
 pub mod migrations;

@@ -169,6 +169,8 @@ pub(super) fn job_with(job: &str, schedule: Schedule) -> JobSpec {
         block: Block::default(),
         scope: Scope::default(),
         backlog: 1_000,
+        rate_limit: None,
+        concurrency: None,
         timeout: None,
         kill_grace: cueline_model::DurationMs::secs(5),
         retry: Retry::default(),
@@ -413,6 +415,7 @@ pub(super) fn mark(run: &ClaimedRun, executor: &str) -> DispatchRequest {
         job_version: run.job.version,
         executor: name(executor),
         lane: None,
+        limits: None,
     }
 }
 

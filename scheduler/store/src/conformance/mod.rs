@@ -24,6 +24,7 @@ pub mod follow_ups;
 pub mod idempotency;
 pub mod jobs;
 pub mod lanes;
+pub mod limits;
 pub mod lists;
 pub mod logs;
 pub mod maintenance;
@@ -86,6 +87,9 @@ macro_rules! store_conformance {
             lanes: a_lane_is_at_one_executor, a_lane_is_free_once_its_attempts_have_ended, a_returned_run_keeps_its_place, a_lane_with_places_is_bounded, older_runs_go_first,
                 only_due_runs_go_first, each_shard_has_a_lane, nodes_race_for_a_lane, an_unaccepted_mark_is_taken_back,
                 the_older_of_two_unknown_marks_goes_on, a_mark_that_is_taken_back_ends_with_its_job, a_lane_stays_with_the_group_of_its_attempts;
+            limits: jobs_share_the_places_of_a_key, a_run_that_is_scheduled_again_gives_its_place_back, a_repeated_call_takes_no_second_place,
+                a_rate_holds_in_any_interval, only_dispatched_runs_take_places, older_runs_of_a_limit_go_first, a_turn_passes_with_its_node,
+                attempts_of_a_dead_node_keep_their_places, nodes_race_for_a_limit, a_situation_has_the_limits_of_its_job, unused_limits_are_forgotten, rates_of_groups_are_kept;
             reports: times_and_texts_of_a_run_are_kept, extreme_values_are_kept, end_may_come_before_the_confirmation, repeated_reports_change_nothing,
                 older_attempts_are_refused, a_scheduler_fails_only_attempts_that_wait, ended_runs_stay_ended, failure_is_retried_with_backoff, retries_are_bounded,
                 lost_is_rerun_three_times, returned_attempt_is_followed_at_once, unroutable_ends_a_scheduled_run, cancelled_runs_are_not_retried,
@@ -218,6 +222,7 @@ mod tests {
             include_str!("idempotency.rs"),
             include_str!("jobs.rs"),
             include_str!("lanes.rs"),
+            include_str!("limits.rs"),
             include_str!("lists.rs"),
             include_str!("logs.rs"),
             include_str!("newer_rows.rs"),

@@ -243,6 +243,8 @@ impl Reading<'_> {
             block: Block::Parallel(MAX_PARALLEL),
             scope: Scope::default(),
             backlog: default_backlog(),
+            rate_limit: None,
+            concurrency: None,
             timeout: None,
             kill_grace: default_kill_grace(),
             retry: Retry::default(),

@@ -2,7 +2,7 @@
 
 use super::fields::{MAX_TEXT_BYTES, local, name, optional, required, text_map};
 use super::reader::{Fields, Reader, given};
-use super::{Node, Value, exclusion, handler, policy, retention, route, schedule};
+use super::{Node, Value, exclusion, handler, limit, policy, retention, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
     After, AfterOn, JobSpec, Parents, default_backlog, default_dispatch_deadline,
@@ -11,7 +11,7 @@ use crate::job::{
 use crate::name::{GroupName, JobName, Namespace};
 use crate::schedule::Schedule;
 
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 31] = [
     "name",
     "namespace",
     "group",
@@ -28,6 +28,8 @@ const KEYS: [&str; 29] = [
     "block",
     "scope",
     "backlog",
+    "rate_limit",
+    "concurrency",
     "timeout",
     "kill_grace",
     "retry",
@@ -89,6 +91,12 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         scope: optional(r, &f, "scope", policy::scope).unwrap_or_default(),
         backlog: optional(r, &f, "backlog", |r, n, p| r.integer(n, p, 0..=MAX_BACKLOG))
             .unwrap_or_else(default_backlog),
+        rate_limit: optional(r, &f, "rate_limit", |r, n, p| {
+            limit::rate_limit(r, n, p, &namespace)
+        }),
+        concurrency: optional(r, &f, "concurrency", |r, n, p| {
+            limit::concurrency(r, n, p, &namespace)
+        }),
         timeout: optional(r, &f, "timeout", |r, n, p| r.duration(n, p, 1)),
         kill_grace: optional(r, &f, "kill_grace", |r, n, p| r.duration(n, p, 0))
             .unwrap_or_else(default_kill_grace),

@@ -9,6 +9,7 @@ mod exclusion;
 mod fields;
 mod handler;
 mod job;
+mod limit;
 mod policy;
 mod reader;
 mod retention;
@@ -21,6 +22,7 @@ use std::fmt;
 
 use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
+use crate::limit::Rate;
 use crate::name::Namespace;
 use crate::retention::Retention;
 use crate::script::ScriptSpec;
@@ -159,6 +161,17 @@ pub fn retention(node: &Node) -> Result<Retention, Vec<Problem>> {
     let mut reader = Reader::default();
     let rule = retention::read(&mut reader, node, "");
     reader.finish().and(rule.ok_or_else(Vec::new))
+}
+
+/// Reads a rate.
+///
+/// # Errors
+///
+/// All problems.
+pub fn rate(node: &Node) -> Result<Rate, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let rate = limit::rate(&mut reader, node, "");
+    reader.finish().and(rate.ok_or_else(Vec::new))
 }
 
 /// Reads one pause, which begins at `now`. Its owner is left to the caller.

@@ -773,3 +773,75 @@ fn retention_is_an_age_or_a_table() {
         assert!(found.contains(says), "{fields}: {found}");
     }
 }
+
+#[test]
+fn limits_name_what_is_wrong() {
+    let read = |fields: &str| job(&with(fields)).expect("a definition");
+    let limited = read(
+        r#"{"rate_limit": {"count": 10, "per": "second"}, "concurrency": {"key": "db-main", "limit": 3}}"#,
+    );
+    let rate = limited.rate_limit.expect("a rate");
+    assert_eq!((rate.rate.count, rate.rate.per.as_str()), (10, "second"));
+    assert_eq!(rate.key, None);
+    let concurrency = limited.concurrency.expect("a limit");
+    assert_eq!(
+        (concurrency.key.as_str(), concurrency.limit),
+        ("db-main", 3)
+    );
+    let shared = read(r#"{"rate_limit": {"count": 1, "per": "hour", "key": "mail"}}"#);
+    let key = shared.rate_limit.and_then(|rate| rate.key);
+    assert_eq!(key.as_deref(), Some("mail"));
+    for (fields, says) in [
+        (
+            r#"{"rate_limit": 10}"#,
+            "rate_limit: 10 given; a table such as { count = 10, per = \"second\" }",
+        ),
+        (
+            r#"{"rate_limit": {"count": 10}}"#,
+            "rate_limit.per: missing; the interval (second, minute or hour) is expected",
+        ),
+        (
+            r#"{"rate_limit": {"per": "hour"}}"#,
+            "rate_limit.count: missing; the number of dispatches is expected",
+        ),
+        (
+            r#"{"rate_limit": {"count": 0, "per": "hour"}}"#,
+            "rate_limit.count: 0 is out of range 1–1000000",
+        ),
+        (
+            r#"{"rate_limit": {"count": 1, "per": "day"}}"#,
+            "rate_limit.per: unknown interval \"day\"; expected one of second, minute, hour",
+        ),
+        (
+            r#"{"rate_limit": {"count": 1, "per": "hour", "key": "a/b"}}"#,
+            "rate_limit.key: \"a/b\" given; a name without '/' is expected",
+        ),
+        (
+            r#"{"rate_limit": {"count": 1, "per": "hour", "burst": 3}}"#,
+            "rate_limit.burst: unknown key",
+        ),
+        (
+            r#"{"concurrency": 3}"#,
+            "concurrency: 3 given; a table such as { key = \"db\", limit = 3 }",
+        ),
+        (
+            r#"{"concurrency": {"limit": 3}}"#,
+            "concurrency.key: missing; a name that jobs share is expected",
+        ),
+        (
+            r#"{"concurrency": {"key": "db"}}"#,
+            "concurrency.limit: missing; the number of attempts at work at the same time is expected",
+        ),
+        (
+            r#"{"concurrency": {"key": "db", "limit": 1001}}"#,
+            "concurrency.limit: 1001 is out of range 1–1000",
+        ),
+        (
+            r#"{"concurrency": {"key": " db", "limit": 1}}"#,
+            "concurrency.key: \" db\": ",
+        ),
+    ] {
+        let found = problems(fields).join("\n");
+        assert!(found.contains(says), "{fields}: {found}");
+    }
+}

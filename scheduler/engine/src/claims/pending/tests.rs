@@ -24,6 +24,7 @@ fn trigger(run: i64, due_ms: i64, number: u8) -> PendingPublish {
             job_version: 1,
             executor: format!("e{number}").parse().expect("a valid name"),
             lane: None,
+            limits: None,
         },
         is_dispatch_uncertain: false,
         maybe_published: false,

@@ -91,6 +91,7 @@ impl Model {
                 due_at: Timestamp::from_millis(of.at),
                 maybe_published: of.maybe_published,
             }),
+            limits: None,
         }
     }
 
