@@ -10,6 +10,8 @@
 //! connects them.
 
 mod accounts;
+mod alarm_outbox;
+mod alarms;
 mod audit;
 mod backfills;
 mod cancel;
@@ -71,6 +73,7 @@ use std::sync::Arc;
 use cueline_model::StoreId;
 use cueline_store::StoreError;
 use cueline_store::adapter::accounts::UseNotes;
+use cueline_store::adapter::alarms::BookCache;
 use cueline_store::adapter::fire_rules::RulesCache;
 
 use crate::database::Database;
@@ -88,6 +91,7 @@ pub struct PgStore {
     uses: UseNotes,
     definitions: Definitions,
     rules: RulesCache,
+    alarms: BookCache,
     day_checks: DayChecks,
     history: LastHistory,
 }
@@ -110,6 +114,7 @@ impl PgStore {
             db,
             definitions: Definitions::default(),
             rules: RulesCache::default(),
+            alarms: BookCache::default(),
             day_checks: DayChecks::default(),
             history: LastHistory::default(),
         })

@@ -8,6 +8,7 @@ use cueline_model::{
     StoreId, Timestamp,
 };
 
+use crate::alarms::AlarmStore;
 use crate::audit::Audit;
 use crate::backfill::BackfillStore;
 use crate::changes::{
@@ -66,6 +67,7 @@ pub trait Store:
     + BackfillStore
     + Situations
     + ScriptStore
+    + AlarmStore
 {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
