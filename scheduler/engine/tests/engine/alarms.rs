@@ -98,8 +98,8 @@ async fn watch(fixture: &Fixture, on: Value) {
         AlarmDefinition::Channel(channel),
         AlarmDefinition::Rule(rule),
     ] {
-        let store = &fixture.store;
-        let put = store.put_alarm(&definition, &Precondition::None, &actor("ann"));
+        let (store, by) = (&fixture.store, actor("ann"));
+        let put = store.put_alarm(&definition, &Precondition::None, &by);
         put.await.expect("is written");
     }
 }
