@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use cueline_model::{ExecutorName, GroupName, JobName, RunState, Timestamp};
 
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
+use crate::alarm::args::AlarmCommand;
 use crate::audit::AuditCommand;
 use crate::backfill::BackfillCommand;
 use crate::bulk::{BulkCommand, Confirmation, JobFilterArgs, Prune, RunPruneArgs};
@@ -68,6 +69,9 @@ pub(crate) enum Command {
     /// Add, list and delete maintenance windows, in which jobs do not fire
     #[command(subcommand)]
     Window(WindowCommand),
+    /// Rules that raise alarms, the channels and silences of their messages, and what was delivered
+    #[command(subcommand)]
+    Alarm(AlarmCommand),
     /// Pause all jobs, a group, or jobs with a label, for a time or until they are resumed
     Pause(Box<PauseArgs>),
     /// End pauses of several jobs

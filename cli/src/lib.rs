@@ -5,6 +5,7 @@
 
 mod accounts;
 mod adapters;
+mod alarm;
 mod args;
 mod audit;
 mod backfill;
@@ -212,6 +213,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Calendar(command) => calendar::run(&api()?, out, command).await,
         Command::Script(command) => script::run(&api()?, out, command).await,
         Command::Window(command) => window::run(&api()?, out, command).await,
+        Command::Alarm(command) => alarm::run(&api()?, out, command).await,
         Command::Backfill(command) => backfill::run(&api()?, out, command).await,
         Command::Pause(args) => pause::pause(&api()?, out, &args).await,
         Command::Resume(args) => pause::resume(&api()?, out, &args).await,

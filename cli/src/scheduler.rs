@@ -6,8 +6,8 @@ use cueline_model::{Actor, ActorKind};
 
 use crate::adapters::{ClientIdentity, OpenBroker, OpenError, OpenStore, StoreSettings};
 use crate::components::{
-    Http, RunningEngine, Signals, StartupRetry, descriptors, enrolment_tokens, say, setup_hint,
-    unexpected_end,
+    Http, RunningEngine, Signals, StartupRetry, alarms, descriptors, enrolment_tokens, say,
+    setup_hint, unexpected_end,
 };
 use crate::config::SchedulerConfig;
 
@@ -60,6 +60,11 @@ struct Node {
 
 impl Node {
     async fn start(config: &SchedulerConfig) -> Result<Self, OpenError> {
+        let transport = alarms::transport(config.http.policy(), config.secrets_dir.clone());
+        let alarm_transport = transport.map_err(|error| OpenError {
+            message: format!("{error:#}"),
+            is_transient: false,
+        })?;
         let retry = StartupRetry::new(config.process.start_timeout);
         let application = format!("cueline scheduler {}", config.name);
         let options = EngineOptions {
@@ -67,6 +72,8 @@ impl Node {
             retention_ms: config.keep.as_millis(),
             audit_retention_ms: config.audit_retention.as_millis(),
             dead_letter_retention_ms: config.dead_letter_retention.as_millis(),
+            alarm_retention_ms: config.alarm_retention.as_millis(),
+            alarm_transport: Some(alarm_transport),
             ..EngineOptions::default()
                 .failing_over_after(config.failover.failover_after.as_millis())
         };

@@ -1,6 +1,7 @@
 //! Components of the roles. Each one starts, reports an unexpected end, and stops. The modules of the roles compose
 //! them.
 
+pub(crate) mod alarms;
 pub(crate) mod descriptors;
 pub(crate) mod engine;
 pub(crate) mod enrolment_tokens;

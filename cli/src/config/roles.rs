@@ -118,6 +118,9 @@ pub(crate) struct StandaloneConfig {
     /// Dead letters are deleted after this time
     #[arg(value_name = "DURATION", default_value = "90d", value_parser = values::duration_ms)]
     pub(crate) dead_letter_retention: DurationMs,
+    /// Alarms and their deliveries are deleted after this time
+    #[arg(value_name = "DURATION", default_value = "90d", value_parser = values::duration_ms)]
+    pub(crate) alarm_retention: DurationMs,
     /// Where jobs and runs are kept: postgres://user:password@host:5432/database, or sqlite:PATH
     #[arg(value_name = "URL", value_parser = StoreUrl::parse)]
     pub(crate) store: Option<StoreUrl>,
@@ -184,6 +187,14 @@ pub(crate) struct SchedulerConfig {
     /// Dead letters are deleted after this time
     #[arg(value_name = "DURATION", default_value = "90d", value_parser = values::duration_ms)]
     pub(crate) dead_letter_retention: DurationMs,
+    /// Alarms and their deliveries are deleted after this time
+    #[arg(value_name = "DURATION", default_value = "90d", value_parser = values::duration_ms)]
+    pub(crate) alarm_retention: DurationMs,
+    #[command(flatten)]
+    pub(crate) http: HttpOptions,
+    /// Directory with the values of the secrets of alarm channels, one file for each, which other users must not be able to use
+    #[arg(value_name = "DIR", value_parser = values::directory)]
+    pub(crate) secrets_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) process: ProcessOptions,
 }
@@ -308,13 +319,13 @@ pub(crate) struct TlsOptions {
     pub(crate) tls_client_ca: Option<PathBuf>,
 }
 
-/// Of each role with executors.
+/// Of each role.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HttpOptions {
-    /// Networks that HTTP jobs may reach, such as 10.0.0.0/8. By default all but link-local and cloud metadata addresses, which must be named themselves
+    /// Networks that HTTP jobs and messages of alarms may reach, such as 10.0.0.0/8. By default all but link-local and cloud metadata addresses, which must be named themselves
     #[arg(value_name = "NETWORKS", value_parser = values::network)]
     pub(crate) http_allow: Vec<IpNet>,
-    /// Networks that HTTP jobs may not reach, also if http_allow has them
+    /// Networks that HTTP jobs and messages of alarms may not reach, also if http_allow has them
     #[arg(value_name = "NETWORKS", value_parser = values::network)]
     pub(crate) http_deny: Vec<IpNet>,
 }
@@ -322,7 +333,7 @@ pub(crate) struct HttpOptions {
 /// Of each role with executors.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SecretOptions {
-    /// Directory with the values of jobs' secrets, one file for each, which other users must not be able to use
+    /// Directory with the values of secrets of jobs and alarm channels, one file for each, which other users must not be able to use
     #[arg(value_name = "DIR", value_parser = values::directory)]
     pub(crate) secrets_dir: Option<PathBuf>,
     /// Program that prints the value of a job's secret, whose name is its argument; an absolute path

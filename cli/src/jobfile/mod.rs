@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use cueline_model::Namespace;
-use cueline_model::decode::{self, Definitions, Node};
+use cueline_model::decode::{self, Alarms, Definitions, Node};
 
 pub(crate) use script_files::read_script;
 
@@ -49,8 +49,8 @@ struct SyntaxError {
     message: String,
 }
 
-/// Reads one job file. What has no field `namespace` is in `namespace`.
-pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, JobFileError> {
+/// Reads a file as a tree of values, by the ending of its name.
+fn read_node(path: &Path) -> Result<Node, JobFileError> {
     let name = path.display();
     let text = read_text(path)?;
     let parse = match path.extension().and_then(|e| e.to_str()) {
@@ -64,17 +64,36 @@ pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, Jo
             .into());
         }
     };
-    let mut node = parse(&text).map_err(|e| format!("{name}:{}: {}", e.line, e.message))?;
+    let node = parse(&text).map_err(|e| format!("{name}:{}: {}", e.line, e.message))?;
+    Ok(node)
+}
+
+/// Reads one job file. What has no field `namespace` is in `namespace`.
+pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, JobFileError> {
+    let mut node = read_node(path)?;
     script_files::include(&mut node, path).map_err(|messages| JobFileError { messages })?;
-    decode(&node, namespace).map_err(|problems| JobFileError {
-        messages: problems
-            .into_iter()
-            .map(|problem| match problem.line {
-                Some(line) => format!("{name}:{line}: {problem}"),
-                None => format!("{name}: {problem}"),
-            })
-            .collect(),
-    })
+    decode(&node, namespace).map_err(|problems| placed(path, problems))
+}
+
+/// Reads one file of alarms. What has no field `namespace` is in `namespace`.
+pub(crate) fn read_alarms(path: &Path, namespace: &Namespace) -> Result<Alarms, JobFileError> {
+    let node = read_node(path)?;
+    if node.value == decode::Value::Null {
+        return Ok(Alarms::default());
+    }
+    decode::alarm_file(&node, namespace).map_err(|problems| placed(path, problems))
+}
+
+/// Problems with their file and line.
+fn placed(path: &Path, problems: Vec<decode::Problem>) -> JobFileError {
+    let name = path.display();
+    let place = |problem: decode::Problem| match problem.line {
+        Some(line) => format!("{name}:{line}: {problem}"),
+        None => format!("{name}: {problem}"),
+    };
+    JobFileError {
+        messages: problems.into_iter().map(place).collect(),
+    }
 }
 
 /// An empty file has no jobs, which is no error.

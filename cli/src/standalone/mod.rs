@@ -15,7 +15,9 @@ use cueline_model::Namespace;
 pub(crate) use composition::{Composition, CompositionOptions};
 pub(crate) use data_dir::DataDir;
 
-use crate::components::{Http, Signals, descriptors, ended_by, say, setup_hint, worker_metrics};
+use crate::components::{
+    Http, Signals, alarms, descriptors, ended_by, say, setup_hint, worker_metrics,
+};
 use crate::config::StandaloneConfig;
 use crate::failure::BadInput;
 use crate::{discovery, jobfile};
@@ -99,6 +101,9 @@ fn options(config: &StandaloneConfig) -> Result<CompositionOptions> {
     options.engine.retention_ms = config.keep.as_millis();
     options.engine.audit_retention_ms = config.audit_retention.as_millis();
     options.engine.dead_letter_retention_ms = config.dead_letter_retention.as_millis();
+    options.engine.alarm_retention_ms = config.alarm_retention.as_millis();
+    let secrets_dir = config.secrets.secrets_dir.clone();
+    options.engine.alarm_transport = Some(alarms::transport(config.http.policy(), secrets_dir)?);
     options.store.clone_from(&config.store);
     options.migrate = !config.store_options.no_migrate;
     options.broker.clone_from(&config.broker);

@@ -5,6 +5,7 @@
 
 mod access;
 mod accounts;
+mod alarms;
 mod apply;
 mod audit;
 mod backfills;
@@ -256,6 +257,29 @@ pub fn router(state: ApiState) -> Router {
         )
         .route("/pauses", get(pauses::list).post(pauses::start))
         .route("/pauses/{id}", delete(pauses::end))
+        .route("/alarms", get(alarms::records::list))
+        .route("/alarms/rules", get(alarms::rules))
+        .route(
+            "/alarms/rules/{name}",
+            get(alarms::rule)
+                .put(alarms::put_rule)
+                .delete(alarms::delete_rule),
+        )
+        .route("/alarms/channels", get(alarms::channels))
+        .route(
+            "/alarms/channels/{name}",
+            get(alarms::channel)
+                .put(alarms::put_channel)
+                .delete(alarms::delete_channel),
+        )
+        .route("/alarms/channels/{name}/test", post(alarms::test_channel))
+        .route(
+            "/alarms/silences",
+            get(alarms::silences::list).post(alarms::silences::add),
+        )
+        .route("/alarms/silences/{id}", delete(alarms::silences::end))
+        .route("/alarms/deliveries", get(alarms::records::deliveries))
+        .route("/alarms/deliveries/{id}", get(alarms::records::delivery))
         .route("/forecast", get(forecast::show))
         .route("/runs", get(runs::list))
         .route("/runs/prune", post(retention::prune))

@@ -1,6 +1,8 @@
 //! Reads names and numbers from paths. The check of rights and the handlers refuse a wrong one in the same words, and read
 //! a name in the same namespace.
 
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use cueline_model::{ExecutorId, ExecutorName, JobName, RunId};
 
 use crate::namespace::InNamespace;
@@ -42,4 +44,18 @@ pub(crate) fn executor(
         (Ok(group), Ok(name)) => Ok(ExecutorId { group, name }),
         _ => Err(Problem::malformed_fields(errors)),
     }
+}
+
+/// The number of something, such as a silence, in a path.
+pub(crate) fn number(
+    path: Result<Path<String>, PathRejection>,
+    noun: &str,
+) -> Result<i64, Problem> {
+    let Path(text) = path.map_err(|e| Problem::malformed(e.body_text()))?;
+    let id = text.parse::<i64>().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| {
+        let message =
+            format!("{text:?} is not the number of a {noun}; numbers are whole and from 1 on");
+        Problem::malformed_fields(vec![FieldProblem::new("id", message)])
+    })
 }

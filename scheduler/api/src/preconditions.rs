@@ -16,7 +16,11 @@ use crate::etag::{self, Tag, Tags, etag};
 use crate::problem::{FieldProblem, Problem};
 
 /// The requests that honour `If-Match`: method and route.
-const IF_MATCH: [(&str, &str); 14] = [
+const IF_MATCH: [(&str, &str); 18] = [
+    ("PUT", "/api/v1/alarms/channels/{name}"),
+    ("DELETE", "/api/v1/alarms/channels/{name}"),
+    ("PUT", "/api/v1/alarms/rules/{name}"),
+    ("DELETE", "/api/v1/alarms/rules/{name}"),
     ("PUT", "/api/v1/calendars/{name}"),
     ("DELETE", "/api/v1/calendars/{name}"),
     ("PUT", "/api/v1/jobs/{name}"),
@@ -34,7 +38,9 @@ const IF_MATCH: [(&str, &str); 14] = [
 ];
 
 /// Those that honour `If-None-Match`, besides requests that only read.
-const IF_NONE_MATCH: [(&str, &str); 3] = [
+const IF_NONE_MATCH: [(&str, &str); 5] = [
+    ("PUT", "/api/v1/alarms/channels/{name}"),
+    ("PUT", "/api/v1/alarms/rules/{name}"),
     ("PUT", "/api/v1/jobs/{name}"),
     ("PUT", "/api/v1/calendars/{name}"),
     ("PUT", "/api/v1/scripts/{name}"),

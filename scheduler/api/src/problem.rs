@@ -148,6 +148,14 @@ impl Problem {
         .with(errors)
     }
 
+    /// A definition that does not fit.
+    pub(crate) fn of_definition(problems: Vec<cueline_model::decode::Problem>) -> Self {
+        let errors = problems
+            .into_iter()
+            .map(|problem| FieldProblem::new(&problem.field, problem.message));
+        Self::unfit(errors.collect())
+    }
+
     /// A definition is not valid.
     pub(crate) fn unfit(errors: Vec<FieldProblem>) -> Self {
         let title = "The definition does not fit";

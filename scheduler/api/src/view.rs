@@ -1,6 +1,7 @@
 //! The answers of the API, as types that servers and clients share.
 
 mod accounts;
+mod alarms;
 mod audit;
 mod backfills;
 mod events;
@@ -33,6 +34,10 @@ use crate::openapi;
 pub use accounts::{
     ApiTokenPage, ApiTokenRef, ApiTokenView, CallerKind, CreatedApiToken, LoginAnswer, LoginKind,
     PasswordSet, SessionView, UserPage, UserRef, UserView,
+};
+pub use alarms::{
+    AlarmPage, AlarmRef, AlarmView, AppliedAlarmView, ChannelList, ChannelTest, ChannelView,
+    DeliveryPage, DeliveryView, RuleList, RuleView, SilenceList, SilenceRef, SilenceView,
 };
 pub use audit::{AuditPage, AuditView, JobVersionView, JobVersions, Restored};
 pub use backfills::{BackfillList, BackfillStarted, BackfillView};

@@ -92,6 +92,8 @@ impl Engine {
         spawn_duty(tasks, stages.time_zones, timer_only);
         spawn_duty(tasks, stages.window_plans, timer_only);
         spawn_duty(tasks, stages.backfills, timer_only);
+        spawn_duty(tasks, stages.send_alarms, timer_only);
+        spawn_duty(tasks, stages.check_alarms, timer_only);
         spawn_duty(tasks, stages.refresh_quotas, timer_only);
         spawn_duty(tasks, stages.refresh_outstanding, timer_only);
         let wake_pings = stages.pings.registry.wake_pings.clone();

@@ -7,6 +7,7 @@
 //! | `route` | chooses the executor of a run |
 //! | `liveness` | leases, heartbeats, failover, reconciliation |
 //! | `maintenance` | cancellations, dead letters, overdue runs, retention |
+//! | `alarms` | makes messages of alarms, sends them, and checks what raises some |
 //! | `quotas` | limits of namespaces, and the present use of them |
 //! | `admin` | requests of operators |
 //! | `origin` | verifies which executor has sent a message |
@@ -18,6 +19,7 @@
 
 mod addresses;
 mod admin;
+mod alarms;
 mod claims;
 mod counters;
 mod database_clock;
@@ -40,6 +42,7 @@ mod stages;
 mod store_mismatch;
 mod times;
 
+pub use alarms::{AlarmTransport, SendFailure};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use manual::{ManualEngine, Tick};

@@ -122,6 +122,27 @@ impl ManualEngine {
         Ok(())
     }
 
+    /// Checks the conditions of alarm rules.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn check_alarms(&mut self) -> Result<(), EngineError> {
+        self.stages.check_alarms.activate().await?;
+        Ok(())
+    }
+
+    /// Sends the messages of alarms that are due, and waits for their answers.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn send_alarms(&mut self) -> Result<(), EngineError> {
+        self.stages.send_alarms.activate().await?;
+        self.stages.send_alarms.finish_sending().await;
+        Ok(())
+    }
+
     /// Deletes a batch of what has passed its retention.
     ///
     /// # Errors

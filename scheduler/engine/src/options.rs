@@ -1,5 +1,9 @@
 //! The engine's options with their defaults.
 
+use std::sync::Arc;
+
+use crate::alarms::AlarmTransport;
+
 /// Options of an engine. The defaults suit a single machine as well as a cluster.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -59,6 +63,10 @@ pub struct EngineOptions {
     pub audit_retention_ms: u64,
     /// Dead letters are kept for this long; 90 days.
     pub dead_letter_retention_ms: u64,
+    /// Alarms and their deliveries are kept for this long; 90 days.
+    pub alarm_retention_ms: u64,
+    /// Sends the messages of alarms. Without one, they wait in the store for a scheduler that has one.
+    pub alarm_transport: Option<Arc<dyn AlarmTransport>>,
 }
 
 impl Default for EngineOptions {
@@ -87,6 +95,8 @@ impl Default for EngineOptions {
             retention_ms: 7 * 24 * 3_600_000,
             audit_retention_ms: 400 * 24 * 3_600_000,
             dead_letter_retention_ms: 90 * 24 * 3_600_000,
+            alarm_retention_ms: 90 * 24 * 3_600_000,
+            alarm_transport: None,
         }
     }
 }

@@ -15,6 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::admin::Admin;
+use crate::alarms::checks::{CheckAlarms, Watched};
+use crate::alarms::sender::SendAlarms;
 use crate::claims::NodeClaims;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
@@ -111,6 +113,8 @@ pub(crate) struct Stages {
     pub(crate) time_zones: TimeZones,
     pub(crate) window_plans: WindowPlans,
     pub(crate) backfills: Backfills,
+    pub(crate) send_alarms: SendAlarms,
+    pub(crate) check_alarms: CheckAlarms,
 }
 
 /// The values that several stages share. Private to this file, so that no stage depends on all of them.
@@ -294,8 +298,12 @@ impl Parts {
             time_zones: hand!(self => TimeZones { store; noted: None }),
             window_plans: hand!(self => WindowPlans { store }),
             backfills: hand!(self => Backfills { store, claim }),
+            send_alarms: SendAlarms::new(self.store.clone(), o.alarm_transport.clone()),
+            check_alarms: hand!(self => CheckAlarms { store, clock, registry, self_check;
+                holder: o.node_name.clone(), watched: Watched::default(), has_levels: true, absent: BTreeMap::new()
+            }),
             retention: hand!(self => Retention { store, audit;
-                runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms, letters_kept_ms: o.dead_letter_retention_ms, swept_to: None
+                runs_kept_ms: o.retention_ms, audit_kept_ms: o.audit_retention_ms, letters_kept_ms: o.dead_letter_retention_ms, alarms_kept_ms: o.alarm_retention_ms, swept_to: None
             }),
         }
     }

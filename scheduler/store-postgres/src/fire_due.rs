@@ -69,6 +69,7 @@ impl PgStore {
             }))
             .execute(&mut *tx)
             .await?;
+        self.raise_missed(&mut tx, &runs, &left_out).await?;
         tx.commit().await?;
         Ok(FiredRuns {
             runs: runs_to_dispatch(runs, &left_out),

@@ -156,6 +156,7 @@ impl PgStore {
             // Versions were issued again, too.
             self.definitions.forget();
             self.rules.clear();
+            self.alarms.clear();
         }
         Ok(())
     }

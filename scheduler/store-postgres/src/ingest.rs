@@ -32,7 +32,7 @@ macro_rules! snapshots {
     ($lock:literal) => {
         concat!(
             "SELECT l.id, l.job_id, l.kind, l.state, l.attempt, l.retries, l.reruns, l.cancel_requested,
-                d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, l.executor,
+                d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, d.failing, l.executor,
                 coalesce(l.published_group, d.group_name, (SELECT j.group_name FROM job j WHERE j.id = l.job_id)) AS executor_group
             FROM run_live l LEFT JOIN job_due d ON d.job_id = l.job_id WHERE l.id = ANY ($1)",
             $lock
@@ -47,7 +47,7 @@ pub(crate) const SNAPSHOTS_LOCKED: &str = snapshots!(" ORDER BY l.id FOR UPDATE 
 pub(crate) const SNAPSHOTS_OF_ENDED: &str = "
     SELECT r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, 0 AS reruns, r.cancel_requested,
         NULL::bigint AS version, NULL::boolean AS enabled, NULL::boolean AS fixed_delay, NULL::smallint AS children,
-        NULL::bigint AS paused_until,
+        NULL::bigint AS paused_until, NULL::boolean AS failing,
         r.executor, r.published_group AS executor_group
     FROM run r WHERE r.id = ANY ($1) AND r.state IS NOT NULL";
 
@@ -167,6 +167,7 @@ impl PgStore {
         insert_events(&mut tx, INSERT_EVENTS, &writes.events, now).await?;
         insert_events(&mut tx, INSERT_REFUSALS, &writes.refusals, now).await?;
         let summary = self.follow_up(&mut tx, &writes).await?;
+        self.raise_alarms(&mut tx, &writes, &jobs).await?;
         tx.commit().await?;
         Ok(Some(summary))
     }
@@ -286,6 +287,7 @@ fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
         paused_until: row
             .try_get::<Option<i64>, _>("paused_until")?
             .map(Timestamp::from_millis),
+        failing: flag("failing")?,
     };
     Ok(RunSnapshot {
         id: row.try_get("id")?,

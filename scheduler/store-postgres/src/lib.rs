@@ -10,6 +10,8 @@
 //! connects them.
 
 mod accounts;
+mod alarm_outbox;
+mod alarms;
 mod audit;
 mod backfills;
 mod cancel;
@@ -73,6 +75,7 @@ use std::sync::Arc;
 use cueline_model::StoreId;
 use cueline_store::StoreError;
 use cueline_store::adapter::accounts::UseNotes;
+use cueline_store::adapter::alarms::BookCache;
 use cueline_store::adapter::fire_rules::RulesCache;
 
 use crate::database::Database;
@@ -90,6 +93,7 @@ pub struct PgStore {
     uses: UseNotes,
     definitions: Definitions,
     rules: RulesCache,
+    alarms: BookCache,
     day_checks: DayChecks,
     history: LastHistory,
 }
@@ -112,6 +116,7 @@ impl PgStore {
             db,
             definitions: Definitions::default(),
             rules: RulesCache::default(),
+            alarms: BookCache::default(),
             day_checks: DayChecks::default(),
             history: LastHistory::default(),
         })

@@ -21,10 +21,16 @@ struct Migration {
 }
 
 /// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
-const MIGRATIONS: [Migration; 1] = [Migration {
-    sql: include_str!("../migrations/0001_store.sql"),
-    compatible_from: 1,
-}];
+const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        sql: include_str!("../migrations/0001_store.sql"),
+        compatible_from: 1,
+    },
+    Migration {
+        sql: include_str!("../migrations/0002_alarms.sql"),
+        compatible_from: 1,
+    },
+];
 
 /// Migrations run one at a time. The first number marks locks of Cueline.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(1131767116, 2)";

@@ -59,6 +59,7 @@ impl SqliteStore {
             .bind(Json(advances))
             .execute(&mut *tx)
             .await?;
+        self.raise_missed(&mut tx, &runs, &left_out, now).await?;
         tx.commit().await?;
         Ok(FiredRuns {
             runs: runs_to_dispatch(runs, &left_out),

@@ -24,7 +24,7 @@ use crate::error::Result;
 /// The columns of [`SnapshotRow`]. The group of an ended run is not known if its job may have moved since.
 pub(crate) const SNAPSHOTS: &str = "
     SELECT json_group_array(json_array(r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, r.reruns, r.cancel_requested,
-        d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, r.executor,
+        d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, d.failing, r.executor,
         coalesce(r.published_group, CASE WHEN r.state < 10 THEN (SELECT j.group_name FROM job j WHERE j.id = r.job_id) END)))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
 
@@ -98,6 +98,7 @@ struct SnapshotRow {
     fixed_delay: Option<i64>,
     children: Option<i64>,
     paused_until: Option<i64>,
+    failing: Option<i64>,
     executor: Option<String>,
     executor_group: Option<String>,
 }
@@ -121,6 +122,7 @@ impl SnapshotRow {
                 fixed_delay: self.fixed_delay == Some(1),
                 children: Children::from_code(self.children.unwrap_or_default()),
                 paused_until: self.paused_until.map(Timestamp::from_millis),
+                failing: self.failing == Some(1),
             }),
         })
     }
@@ -182,6 +184,7 @@ impl SqliteStore {
         insert_events(&mut tx, INSERT_EVENTS, &writes.events, now).await?;
         insert_events(&mut tx, INSERT_REFUSALS, &writes.refusals, now).await?;
         let summary = self.follow_up(&mut tx, &writes, now).await?;
+        self.raise_alarms(&mut tx, &writes, &jobs, now).await?;
         tx.commit().await?;
         Ok(summary)
     }

@@ -10,6 +10,8 @@
 //! connects them.
 
 mod accounts;
+mod alarm_outbox;
+mod alarms;
 mod audit;
 mod backfills;
 mod cancel;
@@ -62,6 +64,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cueline_store::adapter::accounts::UseNotes;
+use cueline_store::adapter::alarms::BookCache;
 use cueline_store::adapter::fire_rules::RulesCache;
 use cueline_store::{ClockOverride, StoreError};
 
@@ -98,6 +101,7 @@ pub struct SqliteStore {
     uses: UseNotes,
     definitions: Definitions,
     rules: RulesCache,
+    alarms: BookCache,
 }
 
 impl SqliteStore {
@@ -116,6 +120,7 @@ impl SqliteStore {
             db,
             definitions: Definitions::default(),
             rules: RulesCache::default(),
+            alarms: BookCache::default(),
         })
     }
 

@@ -12,7 +12,10 @@ use crate::error::Result;
 const APPLICATION_ID: i64 = 0x4375_654c;
 
 /// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_store.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../migrations/0001_store.sql"),
+    include_str!("../migrations/0002_alarms.sql"),
+];
 
 const READ_STATE: &str = "
     SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),

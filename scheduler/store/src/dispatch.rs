@@ -129,6 +129,8 @@ pub struct SkippedFires {
     pub count: u64,
     /// The first of them. The run's own fire time is the last.
     pub since: Timestamp,
+    /// Whether they were found too late. If not, a rule, a pause or a quota excludes them.
+    pub missed: bool,
 }
 
 /// The answer to [`Store::fire_due`](crate::Store::fire_due).

@@ -40,6 +40,7 @@
 mod accounts;
 pub mod adapter;
 pub mod admin;
+mod alarms;
 mod audit;
 mod backfill;
 mod changes;
@@ -74,6 +75,12 @@ pub use accounts::{
 };
 pub use adapter::accounts::name_key;
 pub use adapter::clock::ClockOverride;
+pub use alarms::{
+    AfterSend, AlarmDefinition, AlarmDelivery, AlarmEvent, AlarmFate, AlarmFilter, AlarmName,
+    AlarmStore, AppliedAlarm, ClaimedDelivery, CollectedAlarms, DeliveryState, MAX_ANSWER_BYTES,
+    MAX_CHANNELS_OF_NAMESPACE, MAX_CLAIMED_OF_CHANNEL, MAX_COUNTED_WAITING, MAX_RULES_OF_NAMESPACE,
+    MAX_SILENCES_OF_NAMESPACE, MAX_WAITING_EVENTS, SendOutcome,
+};
 pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,
     MAX_JOB_VERSIONS, NewAuditEntry,

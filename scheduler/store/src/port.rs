@@ -8,6 +8,7 @@ use cueline_model::{
     Rate, RunId, StoreId, Timestamp,
 };
 
+use crate::alarms::AlarmStore;
 use crate::audit::Audit;
 use crate::backfill::BackfillStore;
 use crate::changes::{
@@ -67,6 +68,7 @@ pub trait Store:
     + BackfillStore
     + Situations
     + ScriptStore
+    + AlarmStore
 {
     // ── Nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 

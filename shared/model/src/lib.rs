@@ -4,6 +4,7 @@
 //! by a function call. `docs/GLOSSARY.md` defines the terms.
 
 pub mod access;
+pub mod alarm;
 pub mod attempt;
 pub mod backfill;
 pub mod conclude;
@@ -36,6 +37,7 @@ pub mod store_id;
 pub mod time;
 
 pub use access::{Access, Actor, ActorKind, Grant, Right, Role, Scope as AccessScope};
+pub use alarm::{AlarmBook, AlarmChannel, AlarmRule, AlarmSilence};
 pub use attempt::{AttemptEvent, AttemptId, LogLine, LogStream};
 pub use conclude::{Conclusion, RunFacts, conclude};
 pub use duration::DurationMs;
@@ -45,7 +47,10 @@ pub use flow::{FireState, ParentState};
 pub use handler::HandlerSpec;
 pub use job::{After, AfterOn, Job, JobId, JobSpec, Parents};
 pub use limit::{Concurrency, Rate, RateLimit, RatePer, RateWindow};
-pub use name::{CalendarName, ExecutorName, GroupName, JobName, NameError, Namespace, ScriptName};
+pub use name::{
+    CalendarName, ChannelName, ExecutorName, GroupName, JobName, NameError, Namespace, RuleName,
+    ScriptName,
+};
 pub use policy::{Backoff, Block, Fence, Misfire, MisfirePolicy, OnLost, Retry, Scope};
 pub use retention::{Retention, RetentionOfJob, retention_of_job};
 pub use route::{Route, Shard, ShardPlan, expand};

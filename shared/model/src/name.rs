@@ -270,6 +270,14 @@ qualified_name! {
     /// The name of a script: `LOCAL` in the namespace `default`, else `NAMESPACE/LOCAL`.
     ScriptName
 }
+qualified_name! {
+    /// The name of an alarm rule: `LOCAL` in the namespace `default`, else `NAMESPACE/LOCAL`.
+    RuleName
+}
+qualified_name! {
+    /// The name of an alarm channel: `LOCAL` in the namespace `default`, else `NAMESPACE/LOCAL`.
+    ChannelName
+}
 name! {
     /// An executor's name, stable across restarts and unique within its group.
     ExecutorName, plain

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Each crate, and the crates of the workspace that its normal dependencies may name.
-const ALLOWED: [(&str, &[&str]); 18] = [
+const ALLOWED: [(&str, &[&str]); 20] = [
     ("cueline-model", &[]),
     ("cueline-runtime", &[]),
     ("cueline-broker", &[]),
@@ -46,7 +46,12 @@ const ALLOWED: [(&str, &[&str]); 18] = [
             "cueline-runtime",
         ],
     ),
-    ("cueline-handlers", &["cueline-worker"]),
+    ("cueline-outbound", &["cueline-model"]),
+    ("cueline-handlers", &["cueline-worker", "cueline-outbound"]),
+    (
+        "cueline-channels",
+        &["cueline-model", "cueline-outbound", "cueline-runtime"],
+    ),
     // The command that it is part of composes what runs in one process.
     (
         "cueline-bench",

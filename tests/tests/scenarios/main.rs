@@ -1,5 +1,6 @@
 //! Scenarios: the real programs on real servers, seen from outside.
 
+mod alarms;
 mod backfills;
 mod bulk;
 mod calendars;

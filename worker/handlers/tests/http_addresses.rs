@@ -89,7 +89,7 @@ async fn an_address_is_refused_in_every_notation() {
         let (result, _) = run(spec, policy(&[], &["127.0.0.0/8"]), None).await;
         assert_eq!(
             message(result),
-            "address 127.0.0.1 is refused: http_deny of this worker has 127.0.0.0/8",
+            "address 127.0.0.1 is refused: http_deny of this process has 127.0.0.0/8",
             "{host}"
         );
     }
@@ -97,9 +97,9 @@ async fn an_address_is_refused_in_every_notation() {
         ("[::]", "address :: is refused: it is unspecified"),
         ("0.0.0.0", "address 0.0.0.0 is refused: it is unspecified"),
         ("0", "address 0.0.0.0 is refused: it is unspecified"),
-        ("169.254.169.254", "http_allow of this worker must name"),
-        ("[::ffff:a9fe:a9fe]", "http_allow of this worker must name"),
-        ("[fe80::1]", "http_allow of this worker must name"),
+        ("169.254.169.254", "http_allow of this process must name"),
+        ("[::ffff:a9fe:a9fe]", "http_allow of this process must name"),
+        ("[fe80::1]", "http_allow of this process must name"),
     ] {
         let spec = get(&format!("http://{host}:{port}/"));
         let text = message(run(spec, AddressPolicy::default(), None).await.0);
@@ -162,7 +162,7 @@ async fn each_address_of_a_redirect_is_checked() {
         let (result, _) = run(spec, policy(&[], &["127.0.0.2"]), Some(names)).await;
         assert_eq!(
             message(result),
-            format!("{address} is refused: http_deny of this worker has 127.0.0.2/32")
+            format!("{address} is refused: http_deny of this process has 127.0.0.2/32")
         );
     }
     assert!(requests.try_recv().is_err());

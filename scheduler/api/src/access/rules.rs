@@ -52,7 +52,7 @@ type Row = (&'static str, &'static str, &'static str, Rule);
 #[rustfmt::skip]
 const RULES: &[Row] = {
     use Place::{Cluster, GroupInPath, JobHistoryInPath, JobInPath, Namespace, RunInPath};
-    use Right::{EditJobs, EditScripts, ManageAccounts, ManageWorkers, Operate, Read, ReadAudit};
+    use Right::{EditJobs, EditScripts, ManageAccounts, ManageChannels, ManageWorkers, Operate, Read, ReadAudit};
     use Rule::{AnyCaller, In, Public, Scrape, Somewhere};
     &[
         ("GET", "/livez", "server.live", Public),
@@ -118,6 +118,21 @@ const RULES: &[Row] = {
         ("GET", "/api/v1/pauses", "pause.list", In(Namespace, Read)),
         ("POST", "/api/v1/pauses", "pause.start", In(Namespace, Operate)),
         ("DELETE", "/api/v1/pauses/{id}", "pause.end", In(Namespace, Operate)),
+        ("GET", "/api/v1/alarms", "alarm.list", In(Namespace, Read)),
+        ("GET", "/api/v1/alarms/rules", "alarm_rule.list", In(Namespace, Read)),
+        ("GET", "/api/v1/alarms/rules/{name}", "alarm_rule.show", In(Namespace, Read)),
+        ("PUT", "/api/v1/alarms/rules/{name}", "alarm_rule.apply", In(Namespace, EditJobs)),
+        ("DELETE", "/api/v1/alarms/rules/{name}", "alarm_rule.delete", In(Namespace, EditJobs)),
+        ("GET", "/api/v1/alarms/channels", "alarm_channel.list", In(Namespace, Read)),
+        ("GET", "/api/v1/alarms/channels/{name}", "alarm_channel.show", In(Namespace, Read)),
+        ("PUT", "/api/v1/alarms/channels/{name}", "alarm_channel.apply", In(Namespace, ManageChannels)),
+        ("DELETE", "/api/v1/alarms/channels/{name}", "alarm_channel.delete", In(Namespace, ManageChannels)),
+        ("POST", "/api/v1/alarms/channels/{name}/test", "alarm_channel.test", In(Namespace, Operate)),
+        ("GET", "/api/v1/alarms/silences", "alarm_silence.list", In(Namespace, Read)),
+        ("POST", "/api/v1/alarms/silences", "alarm_silence.create", In(Namespace, Operate)),
+        ("DELETE", "/api/v1/alarms/silences/{id}", "alarm_silence.delete", In(Namespace, Operate)),
+        ("GET", "/api/v1/alarms/deliveries", "alarm_delivery.list", In(Namespace, Read)),
+        ("GET", "/api/v1/alarms/deliveries/{id}", "alarm_delivery.show", In(Namespace, Read)),
         ("GET", "/api/v1/forecast", "job.forecast", Somewhere(Read)),
         ("GET", "/api/v1/runs", "run.list", Somewhere(Read)),
         ("POST", "/api/v1/runs/prune", "run.prune", Somewhere(EditJobs)),

@@ -4,6 +4,7 @@
 //! Each has a name here, for annotations (`body = openapi::JobView`), and its JSON Schema in one of the files below.
 //! The module `reference` puts both together. This module must not know the routes.
 
+mod alarms;
 mod answers;
 mod definition;
 mod events;
@@ -53,12 +54,13 @@ described! {
     NewUser UserChange NewPassword NewApiToken JobReplacement NewQuotas CalendarsRequest CalendarReplacement NewWindow
     ScriptsRequest ScriptReplacement ScriptRestore
     RetentionRule RateRule RunSelection
-    NewPause NewBackfill
+    NewPause NewBackfill AlarmRuleReplacement AlarmChannelReplacement NewAlarmSilence
 }
 // Answers with types of other crates.
 described! {
     Index AppliedJob JobView Run RunDetail LogLine LedgerEntry Triggered ExecutorView SinceStart QueueDepth EmptiedQueue
     ReplayedDeadLetter OpenApiDocument GivenDefinition GivenAfter WindowDefinition Language Change AuditValue ChangeMessage LogMessage GivenCalendar BackfillState
+    AlarmSort AlarmCondition AlarmFate AlarmDeliveryState GivenAlarmRule GivenAlarmChannel
 }
 
 /// The schemas by name: those of the declared names, and those that they refer to.
@@ -68,6 +70,7 @@ pub(crate) fn schemas() -> Map<String, Value> {
         lists::SCHEMAS,
         definition::SCHEMAS,
         fire_rules::SCHEMAS,
+        alarms::SCHEMAS,
         scripts::SCHEMAS,
         events::SCHEMAS,
         requests::SCHEMAS,
@@ -113,6 +116,7 @@ mod tests {
             lists::SCHEMAS,
             definition::SCHEMAS,
             fire_rules::SCHEMAS,
+            alarms::SCHEMAS,
             scripts::SCHEMAS,
             events::SCHEMAS,
             requests::SCHEMAS,

@@ -49,6 +49,7 @@ fn tags() -> Value {
         { "name": "windows", "description": "Maintenance windows, in which jobs do not fire." },
         { "name": "pauses", "description": "Pauses of all jobs, of a namespace, of a group, or of jobs with labels." },
         { "name": "backfills", "description": "Runs for the fire times of past windows." },
+        { "name": "alarms", "description": "Alarms: their rules, channels and silences, and the deliveries of messages." },
         { "name": "runs", "description": "Runs of jobs, with their logs." },
         { "name": "flows", "description": "Flow runs: fires without a parent, with all that follows from them." },
         { "name": "queues", "description": "The queues of executors." },

@@ -112,6 +112,43 @@ fn table() -> Vec<Row> {
         get("{team}/flows/999999", [404; 6]),
         post("{team}/flows/999999/cancel", json!({}), [404; 6]),
         post("{team}/flows/999999/retry", json!({}), [404; 6]),
+        get("{team}/alarms", reader),
+        get("{team}/alarms/rules", reader),
+        get("{team}/alarms/rules/none", unknown),
+        put(
+            "{team}/alarms/rules/new",
+            json!({ "on": ["failed"], "channels": ["none"] }),
+            [403, 403, 403, 409, 409, 403],
+        ),
+        delete("{team}/alarms/rules/none", [403, 403, 403, 404, 404, 403]),
+        get("{team}/alarms/channels", reader),
+        get("{team}/alarms/channels/none", unknown),
+        put(
+            "{team}/alarms/channels/new",
+            json!({ "colour": "red" }),
+            [403, 403, 403, 403, 422, 403],
+        ),
+        delete(
+            "{team}/alarms/channels/none",
+            [403, 403, 403, 403, 404, 403],
+        ),
+        post(
+            "{team}/alarms/channels/none/test",
+            json!({}),
+            [403, 403, 404, 404, 404, 403],
+        ),
+        get("{team}/alarms/silences", reader),
+        post(
+            "{team}/alarms/silences",
+            json!({ "colour": "red" }),
+            [403, 403, 422, 422, 422, 403],
+        ),
+        delete(
+            "{team}/alarms/silences/999999",
+            [403, 403, 404, 404, 404, 403],
+        ),
+        get("{team}/alarms/deliveries", reader),
+        get("{team}/alarms/deliveries/999999", unknown),
         get("{team}/pauses", reader),
         post(
             "{team}/pauses",

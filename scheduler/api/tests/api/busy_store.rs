@@ -139,6 +139,21 @@ macro_rules! forward_retention {
 
 cueline_store::with_retention_methods!(forward_retention);
 
+macro_rules! forward_alarms {
+    ($($kind:ident $method:ident($($arg:ident: $type:ty),*) -> $answer:ty: $what:literal;)*) => {
+        #[async_trait]
+        impl cueline_store::AlarmStore for BusyStore {
+            $(async fn $method(&self, $($arg: $type),*) -> Result<$answer, StoreError> {
+                let answer = self.inner.$method($($arg),*).await;
+                self.others(stringify!($method)).await;
+                answer
+            })*
+        }
+    };
+}
+
+cueline_store::with_alarm_methods!(forward_alarms);
+
 #[async_trait]
 impl FireRuleStore for BusyStore {
     async fn fire_rules(&self) -> Result<Arc<FireRules>, StoreError> {

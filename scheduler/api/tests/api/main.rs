@@ -3,6 +3,7 @@
 mod access;
 mod access_in_namespaces;
 mod access_table;
+mod alarms;
 mod audit;
 mod backfills;
 mod behaviour;

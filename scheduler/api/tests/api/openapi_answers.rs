@@ -143,6 +143,13 @@ async fn answers_of_a_server_fit_the_document() {
             "/preview",
             json!({ "schedule": [{"every": "10s"}, {"cron": "0 1 * * *"}], "n": 2 }),
         ),
+        ("/alarms/channels/ops/test", json!({})),
+        ("/alarms/channels/nothing/test", json!({})),
+        (
+            "/alarms/silences",
+            json!({ "for": "1h", "reason": "work", "jobs": ["whole"] }),
+        ),
+        ("/alarms/silences", json!({})),
         ("/runs/1/cancel", json!({})),
         ("/runs/1/cancel", json!({})),
         ("/jobs/whole/pause", json!({})),
@@ -164,6 +171,17 @@ async fn answers_of_a_server_fit_the_document() {
         ("/tokens", json!({ "name": "program", "grants": [grant] })),
         ("/queues/default/worker-1/drain", json!({})),
     ];
+    let hook = json!({ "webhook": { "url": "https://example.com", "secret": { "secret": "x" } }, "title": "{job}" });
+    let rule = json!({ "on": ["failed", { "late": "5m" }], "channels": ["ops"], "labels": { "tier": "2" } });
+    for (path, body) in [
+        ("/alarms/channels/ops", hook),
+        ("/alarms/channels/ops", json!({})),
+        ("/alarms/rules/all", rule),
+        ("/alarms/rules/all", json!({})),
+    ] {
+        let answer = server.put(path, &body).await;
+        fits_document(&document, "put", &format!("/api/v1{path}"), &answer);
+    }
     for (path, body) in posts {
         let answer = server.post(path, &body).await;
         fits_document(&document, "post", &format!("/api/v1{path}"), &answer);
@@ -188,6 +206,15 @@ async fn answers_of_a_server_fit_the_document() {
         "/scripts/backup/versions",
         "/scripts/backup/versions/1",
         "/windows",
+        "/alarms",
+        "/alarms/rules",
+        "/alarms/rules/all",
+        "/alarms/channels",
+        "/alarms/channels/ops",
+        "/alarms/silences",
+        "/alarms/deliveries",
+        "/alarms/deliveries/1",
+        "/alarms/deliveries/99",
         "/forecast",
         "/forecast?group=team-a/billing",
         "/jobs/whole/explain",

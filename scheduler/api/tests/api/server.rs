@@ -159,6 +159,11 @@ impl Server {
         self.send(request.bearer_auth(TOKEN).json(body)).await
     }
 
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {
+        let request = self.bare(Method::PUT, &format!("/api/v1{path}"));
+        self.send(request.bearer_auth(TOKEN).json(body)).await
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         let request = self.bare(Method::DELETE, &format!("/api/v1{path}"));
         self.send(request.bearer_auth(TOKEN)).await

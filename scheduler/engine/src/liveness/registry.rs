@@ -1,7 +1,7 @@
 //! The live executors, according to their heartbeats. Runs are routed to them. Knows neither broker nor store.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -179,6 +179,18 @@ impl Registry {
         }
         of_group.insert(key.into_owned(), candidates.clone());
         candidates
+    }
+
+    /// The groups with a live executor that accepts triggers.
+    pub(crate) fn live_groups(&self) -> BTreeSet<GroupName> {
+        let inner = lock(&self.inner);
+        let accepting = inner
+            .executors
+            .iter()
+            .filter(|(_, known)| known.accepts_triggers);
+        accepting
+            .map(|(executor, _)| executor.group.clone())
+            .collect()
     }
 
     /// The session of a live executor.

@@ -1,5 +1,5 @@
 //! Deletes what has passed its retention: ended runs with their logs and outputs, dead letters, entries of the audit log,
-//! versions of deleted jobs, ended sessions and API tokens. Gives their space back. Repairs jobs that have stopped
+//! versions of deleted jobs, ended sessions and API tokens, alarms with their deliveries. Gives their space back. Repairs jobs that have stopped
 //! repeating.
 
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub(crate) struct Retention {
     pub(crate) runs_kept_ms: u64,
     pub(crate) audit_kept_ms: u64,
     pub(crate) letters_kept_ms: u64,
+    pub(crate) alarms_kept_ms: u64,
     /// Where the sweep over the runs goes on; `None` between two sweeps.
     pub(crate) swept_to: Option<RunId>,
 }
@@ -62,6 +63,7 @@ impl Duty for Retention {
             self.audit.prune_audit(kept_ms, BATCH).await?,
             self.audit.prune_versions(kept_ms, BATCH).await?,
             self.store.prune_accounts(kept_ms, BATCH).await?,
+            self.store.prune_alarms(self.alarms_kept_ms, BATCH).await?,
         ];
         let has_space = self.store.release_space().await?;
         let is_full = counts.into_iter().any(|count| count >= BATCH as u64);

@@ -349,6 +349,7 @@ fn excluded_run(passed: &Passed) -> PlannedRun {
         shard: Shard::whole(),
         executor: None,
         skipped: Some(SkippedFires {
+            missed: false,
             reason: passed.reason(),
             count: passed.count,
             since: passed.since,
@@ -370,6 +371,7 @@ fn skipped_run(job: &Job, span: SkippedSpan, now: Timestamp) -> PlannedRun {
         shard: Shard::whole(),
         executor: None,
         skipped: Some(SkippedFires {
+            missed: true,
             reason: format!("skipped by misfire policy {policy}; the newest was {late_ms} ms late"),
             count: span.count,
             since: span.since,

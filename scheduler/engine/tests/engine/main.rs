@@ -1,6 +1,7 @@
 //! The engine over a real store and a real broker, with a clock that the tests set and executors that they play.
 
 mod admin;
+mod alarms;
 mod any_route;
 mod audit;
 mod broadcast_hold;

@@ -259,6 +259,35 @@ pub fn calendar_changed(
     }
 }
 
+/// An alarm definition that was created, changed or deleted, with its texts before and after. `word` is `alarm_rule`,
+/// `alarm_channel` or `alarm_silence`.
+pub fn alarm_changed(
+    by: &Actor,
+    (word, name, namespace): (&str, &str, &Namespace),
+    before: Option<String>,
+    after: Option<String>,
+) -> NewAuditEntry {
+    let verb = match (&before, &after) {
+        (None, _) => "create",
+        (Some(_), Some(_)) => "update",
+        (Some(_), None) => "delete",
+    };
+    NewAuditEntry {
+        namespace: Some(namespace.clone()),
+        before,
+        after,
+        ..entry(by, &format!("{word}.{verb}"), name)
+    }
+}
+
+/// A test message that was asked for.
+pub fn channel_tested(by: &Actor, name: &str, namespace: &Namespace) -> NewAuditEntry {
+    NewAuditEntry {
+        namespace: Some(namespace.clone()),
+        ..entry(by, "alarm_channel.test", name)
+    }
+}
+
 /// A script that was saved or deleted: its newest version before and after, and the number of jobs that got a new version.
 pub fn script_changed(
     by: &Actor,

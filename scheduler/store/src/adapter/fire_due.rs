@@ -176,6 +176,7 @@ impl PlannedWaiting {
             shard: Shard::whole(),
             executor: None,
             skipped: Some(SkippedFires {
+                missed: false,
                 reason: format!(
                     "quota max_waiting_runs of namespace {namespace} ({}) is reached",
                     quota.limit

@@ -220,6 +220,7 @@ fn skipped_run(
         shard: Shard::whole(),
         executor: None,
         skipped: Some(SkippedFires {
+            missed: false,
             reason: passed.reason(),
             count: passed.count,
             since: passed.since,

@@ -4,6 +4,8 @@
 //! statements. Callers of a store need nothing from here.
 
 pub mod accounts;
+pub mod alarm_events;
+pub mod alarms;
 pub mod audit;
 pub mod audit_query;
 pub mod backfills;

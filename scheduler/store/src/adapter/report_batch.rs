@@ -250,7 +250,8 @@ pub fn earlier_attempts(reports: &[AttemptReport], runs: &[RunSnapshot]) -> BTre
         .collect()
 }
 
-/// The jobs of failed attempts, with their versions. Their definitions decide whether another attempt follows.
+/// The jobs of failed attempts, with their versions. Their definitions decide whether another attempt follows. A job whose
+/// failures alarm rules count is read for its successes too.
 pub fn required_jobs(reports: &[AttemptReport], runs: &[RunSnapshot]) -> HashMap<i64, i64> {
     let failed: HashSet<i64> = reports
         .iter()
@@ -263,7 +264,7 @@ pub fn required_jobs(reports: &[AttemptReport], runs: &[RunSnapshot]) -> HashMap
         .map(|report| report.attempt.run.0)
         .collect();
     runs.iter()
-        .filter(|run| failed.contains(&run.id))
+        .filter(|run| failed.contains(&run.id) || run.is_of_failing_job())
         .filter_map(|run| Some((run.job_id, run.job.as_ref()?.version)))
         .collect()
 }
@@ -307,6 +308,7 @@ mod tests {
                 fixed_delay: true,
                 children: Children::AfterSuccess,
                 paused_until: None,
+                failing: false,
             }),
         }
     }

@@ -76,6 +76,8 @@ pub struct JobSnapshot {
     pub children: Children,
     /// When the last pause of its scope ends.
     pub paused_until: Option<Timestamp>,
+    /// Whether its last runs have failed, and an alarm rule asks how many.
+    pub failing: bool,
 }
 
 /// Which ends of a job may start other jobs.
@@ -122,6 +124,11 @@ impl RunSnapshot {
         self.job_is(|job| job.children != Children::None)
     }
 
+    /// Whether a success of the run ends a streak of failures.
+    pub(super) fn is_of_failing_job(&self) -> bool {
+        self.job_is(|job| job.failing)
+    }
+
     /// Whether this end of the run may start other jobs. Nothing follows a run whose cancellation was requested. A
     /// success may be the last end of a fire that failed.
     pub(super) fn may_start_children(&self, end: RunState) -> bool {
@@ -137,7 +144,7 @@ impl RunSnapshot {
     /// lock.
     pub fn end_involves_job(&self, outcome: &Outcome) -> bool {
         let plain = outcome.kind == OutcomeKind::Succeeded
-            && !self.job_is(|job| job.fixed_delay || job.children != Children::None);
+            && !self.job_is(|job| job.fixed_delay || job.children != Children::None || job.failing);
         !self.state.is_terminal() && !plain
     }
 }

@@ -175,7 +175,7 @@ pub async fn fire_time_is_unique(fixture: &Fixture) {
     assert_eq!(fixture.store.runs(&all).await.expect("lists").len(), 4);
 }
 
-struct Skips;
+pub(super) struct Skips;
 
 impl Planner for Skips {
     fn plan(&self, job: &Job, due: Timestamp, now: Timestamp, live: &[ExecutorName]) -> Plan {
@@ -188,6 +188,7 @@ impl Planner for Skips {
                 shard: Shard::whole(),
                 executor: None,
                 skipped: Some(SkippedFires {
+                    missed: true,
                     reason: "missed by 12 s".to_owned(),
                     count: 9,
                     since: due,

@@ -60,6 +60,7 @@ impl Planner for Excluding {
                 shard: Shard::whole(),
                 executor: None,
                 skipped: Some(SkippedFires {
+                    missed: false,
                     reason: passed.reason(),
                     count: passed.count,
                     since: passed.since,

@@ -5,6 +5,8 @@
 
 mod account_steps;
 pub mod accounts;
+pub mod alarm_outbox;
+pub mod alarms;
 pub mod api_tokens;
 pub mod audit;
 pub mod backfills;
@@ -75,6 +77,12 @@ macro_rules! store_conformance {
                 changes_of_scripts_are_in_the_audit_log;
             backfills: a_backfill_runs_each_fire_time_once, a_backfill_outlives_its_node, a_backfill_is_paused_resumed_and_cancelled,
                 a_backfill_waits_for_its_job, a_backfill_joins_at_the_end_of_the_lane;
+            alarms: alarm_definitions_are_kept_in_versions, failures_in_a_row_raise_one_alarm, a_failure_that_is_retried_raises_no_alarm,
+                alarms_follow_the_times_of_a_batch, missed_fire_times_raise_one_alarm, a_condition_raises_an_alarm_when_it_begins,
+                one_node_checks_alarms, the_load_of_jobs_is_what_waits;
+            alarm_outbox: events_of_an_interval_are_one_message, a_delivery_is_sent_until_it_is_settled, nodes_share_deliveries,
+                a_channel_takes_some_places_only, a_silence_keeps_alarms_from_being_sent, silences_are_bounded,
+                alarms_of_a_deleted_rule_are_dropped, a_channel_is_tested, alarms_are_listed, old_alarms_are_deleted;
             situations: a_situation_is_complete;
             pauses: a_pause_ends_waiting_runs_of_its_jobs, a_pause_lets_nothing_follow, a_paused_job_is_not_retried,
                 plans_that_change_in_parts_lose_no_fire_time, another_node_finishes_a_pause, a_paused_fixed_delay_job_goes_on,
@@ -199,6 +207,8 @@ mod tests {
             .collect();
         for module in [
             include_str!("accounts.rs"),
+            include_str!("alarm_outbox.rs"),
+            include_str!("alarms.rs"),
             include_str!("api_tokens.rs"),
             include_str!("audit.rs"),
             include_str!("backfills.rs"),

@@ -220,6 +220,7 @@ impl Planner for SkipsOld {
                 shard: Shard::whole(),
                 executor: None,
                 skipped: Some(SkippedFires {
+                    missed: true,
                     reason: "missed".to_owned(),
                     count,
                     since: due,

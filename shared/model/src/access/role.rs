@@ -20,6 +20,8 @@ pub enum Right {
     EditScripts,
     /// Enrol workers; list, revoke and allow their keys.
     ManageWorkers,
+    /// Create, change and delete alarm channels: schedulers connect to their addresses, with secrets of the schedulers.
+    ManageChannels,
     /// Create, change and delete users, tokens and grants.
     ManageAccounts,
     /// Read the audit log.
@@ -28,12 +30,13 @@ pub enum Right {
 
 impl Right {
     /// All rights.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Read,
         Self::Operate,
         Self::EditJobs,
         Self::EditScripts,
         Self::ManageWorkers,
+        Self::ManageChannels,
         Self::ManageAccounts,
         Self::ReadAudit,
     ];
@@ -46,6 +49,7 @@ impl Right {
             Self::EditJobs => "edit jobs",
             Self::EditScripts => "edit jobs that run a script or a command, or send a secret",
             Self::ManageWorkers => "manage workers",
+            Self::ManageChannels => "manage alarm channels",
             Self::ManageAccounts => "manage accounts",
             Self::ReadAudit => "read the audit log",
         }
@@ -62,7 +66,7 @@ pub enum Role {
     Operator,
     /// Edits jobs; scripts are a right of their own.
     Author,
-    /// Manages workers and accounts, and reads the audit log.
+    /// Manages workers, alarm channels and accounts, and reads the audit log.
     Admin,
 }
 
@@ -86,7 +90,10 @@ impl Role {
             Right::Read => Self::Viewer,
             Right::Operate => Self::Operator,
             Right::EditJobs | Right::EditScripts => Self::Author,
-            Right::ManageWorkers | Right::ManageAccounts | Right::ReadAudit => Self::Admin,
+            Right::ManageWorkers
+            | Right::ManageChannels
+            | Right::ManageAccounts
+            | Right::ReadAudit => Self::Admin,
         };
         self >= least
     }

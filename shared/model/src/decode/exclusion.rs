@@ -370,7 +370,7 @@ fn parsed<T: FromStr<Err: Display>>(r: &mut Reader, node: &Node, path: &str) -> 
 }
 
 /// Reads a list of at most `most` items.
-fn list<T>(
+pub(super) fn list<T>(
     r: &mut Reader,
     node: &Node,
     path: &str,

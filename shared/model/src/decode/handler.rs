@@ -260,7 +260,7 @@ fn http(r: &mut Reader, node: &Node, path: &str) -> Option<HttpSpec> {
 
 /// Reads an absolute URL with a host. It checks the mistakes that users make in job files; the HTTP client checks the
 /// whole grammar.
-fn url(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
+pub(super) fn url(r: &mut Reader, node: &Node, path: &str) -> Option<String> {
     let text = r.filled(node, path, MAX_URL_BYTES, "an absolute http or https URL")?;
     let good = text
         .split_once("://")

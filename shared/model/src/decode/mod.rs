@@ -5,6 +5,7 @@
 //! once. A problem names the field, the given value and the accepted values. The decoder accepts the short
 //! forms of job files (`block = "serial"`, `handler = { shell = "text" }`) and the serialised form of a [`JobSpec`].
 
+mod alarm;
 mod exclusion;
 mod fields;
 mod handler;
@@ -20,6 +21,7 @@ mod script;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use crate::alarm::{AlarmChannel, AlarmRule, AlarmSilence};
 use crate::exclusion::{CalendarSpec, WindowSpec};
 use crate::job::JobSpec;
 use crate::limit::Rate;
@@ -187,6 +189,79 @@ pub fn pause(
     let mut reader = Reader::default();
     let spec = exclusion::pause(&mut reader, node, namespace, now);
     reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads one alarm rule. Without the field `namespace` it is in `namespace`.
+///
+/// # Errors
+///
+/// All problems.
+pub fn alarm_rule(node: &Node, namespace: &Namespace) -> Result<AlarmRule, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = alarm::rule(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads one alarm channel. Without the field `namespace` it is in `namespace`.
+///
+/// # Errors
+///
+/// All problems.
+pub fn alarm_channel(node: &Node, namespace: &Namespace) -> Result<AlarmChannel, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = alarm::channel(&mut reader, node, namespace);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// Reads one silence, which begins at `now` if it does not say when. Who began it is left to the caller.
+///
+/// # Errors
+///
+/// All problems.
+pub fn alarm_silence(
+    node: &Node,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Result<AlarmSilence, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let spec = alarm::silence(&mut reader, node, namespace, now);
+    reader.finish().and(spec.ok_or_else(Vec::new))
+}
+
+/// What a file of alarms defines.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Alarms {
+    /// The channels.
+    pub channels: Vec<AlarmChannel>,
+    /// The rules.
+    pub rules: Vec<AlarmRule>,
+}
+
+/// Reads a file of alarms: a map whose keys `channel` and `rule` ([[rule]] in TOML) are lists of definitions.
+///
+/// # Errors
+///
+/// All problems.
+pub fn alarm_file(root: &Node, namespace: &Namespace) -> Result<Alarms, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let Some(_) = reader.fields(root, "", &["channel", "rule"], &[]) else {
+        return reader.finish().and(Err(Vec::new()));
+    };
+    let Value::Map(entries) = &root.value else {
+        return Ok(Alarms::default());
+    };
+    let of = |key: &str| -> Vec<&(String, Node)> {
+        entries.iter().filter(|(own, _)| own == key).collect()
+    };
+    let channels = read_lists(&mut reader, &of("channel"), "channel", |r, item| {
+        let channel = alarm::channel(r, item, namespace)?;
+        Some((channel.name.as_str().to_owned(), channel))
+    });
+    let rules = read_lists(&mut reader, &of("rule"), "rule", |r, item| {
+        let rule = alarm::rule(r, item, namespace)?;
+        Some((rule.name.as_str().to_owned(), rule))
+    });
+    reader.finish().map(|()| Alarms { channels, rules })
 }
 
 /// What a job file defines.

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::io::ErrorKind;
 
 use super::CONNECT_TIMEOUT;
-use super::policy::RefusedAddress;
+use super::RefusedAddress;
 use crate::shortage::Shortage;
 
 /// Explains an error in words, without the URL, because the URL may carry a secret.

@@ -2,14 +2,13 @@
 
 mod explain;
 mod hop;
-mod policy;
 mod request;
-mod resolver;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cueline_outbound::{PolicyResolver, SystemResolver};
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::HttpSpec;
 use cueline_worker::{Context, Failure, Handler, LogStream, Output};
@@ -17,15 +16,13 @@ use reqwest::dns::Resolve;
 use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 
-pub use ipnet::IpNet;
-pub use policy::{AddressPolicy, RefusedAddress, parse_network};
+pub use cueline_outbound::{AddressPolicy, IpNet, RefusedAddress, parse_network};
 
 use crate::process::lines::{MAX_LINE_BYTES, character_end};
 use crate::secrets::SecretSources;
 use crate::shortage::{self, Patience};
 use hop::{Hop, is_redirect, target};
 use request::HttpTexts;
-use resolver::{PolicyResolver, SystemResolver};
 
 /// How long connecting may take. The time limit bounds the whole attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

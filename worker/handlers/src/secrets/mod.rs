@@ -2,24 +2,17 @@
 //!
 //! Only the worker knows values. They are resolved when an attempt starts, and forgotten when it ends.
 
-mod file;
 mod program;
 
 use std::collections::BTreeMap;
-use std::env::VarError;
 use std::path::PathBuf;
 
+use cueline_outbound::secrets;
 use cueline_worker::Failure;
 use cueline_worker::model::secret::SecretRef;
 use cueline_worker::model::{SecretName, TextOrSecret};
 
 use crate::masks::Masks;
-
-/// The longest value. It is less than half of the longest log line, so that a line is never one unfinished value.
-const MAX_VALUE_BYTES: u64 = 32 * 1024;
-
-/// The variable of a secret is this prefix and the name in upper case, with `_` for `.` and `-`.
-const VARIABLE_PREFIX: &str = "CUELINE_SECRET_";
 
 /// Where a worker finds the values of secrets: in files of a directory, in its variables `CUELINE_SECRET_…`, and from a
 /// program. The first that has the secret gives the value. The default has no directory and no program.
@@ -60,31 +53,23 @@ impl SecretSources {
             |problem| Failure::new(format!("secret {name:?}: {problem}", name = name.as_str()));
         let mut looked = Vec::new();
         if let Some(dir) = &self.dir {
-            let path = dir.join(name.as_str());
-            let shown = path.display().to_string();
-            if let Some(bytes) = file::read(path).await.map_err(unusable)? {
-                return text(bytes).map_err(|problem| unusable(format!("{shown} {problem}")));
+            if let Some(value) = secrets::of_directory(dir, name).await.map_err(unusable)? {
+                return Ok(value);
             }
-            looked.push(format!("there is no file {shown}"));
+            let path = dir.join(name.as_str());
+            looked.push(format!("there is no file {}", path.display()));
         } else {
             looked.push("secrets_dir is not set".to_owned());
         }
-        let variable = variable(name);
-        match std::env::var(&variable) {
-            Ok(value) if !value.is_empty() => {
-                return text(value.into_bytes())
-                    .map_err(|problem| unusable(format!("{variable} {problem}")));
-            }
-            Err(VarError::NotUnicode(_)) => {
-                return Err(unusable(format!("{variable} is not UTF-8 text")));
-            }
-            _ => looked.push(format!("{variable} is not set")),
+        if let Some(value) = secrets::of_environment(name).map_err(unusable)? {
+            return Ok(value);
         }
+        looked.push(format!("{} is not set", secrets::variable(name)));
         if let Some(command) = &self.command {
             let shown = format!("secrets_command {}", command.display());
             match program::ask(command, name).await {
                 Ok(bytes) => {
-                    return text(bytes)
+                    return secrets::text(bytes)
                         .map_err(|problem| unusable(format!("{shown}: the answer {problem}")));
                 }
                 Err(problem) => looked.push(format!("{shown} {problem}")),
@@ -95,33 +80,6 @@ impl SecretSources {
         let looked = looked.join(", ");
         Err(unusable(format!("not found on this worker: {looked}")))
     }
-}
-
-/// The worker's variable for a secret.
-fn variable(name: &SecretName) -> String {
-    let name = name.as_str().to_ascii_uppercase().replace(['.', '-'], "_");
-    format!("{VARIABLE_PREFIX}{name}")
-}
-
-/// Checks a value, and cuts the line end that editors and programs add.
-fn text(bytes: Vec<u8>) -> Result<String, String> {
-    if bytes.len() as u64 > MAX_VALUE_BYTES {
-        return Err(format!("has more than {} KiB", MAX_VALUE_BYTES / 1024));
-    }
-    let mut text = String::from_utf8(bytes).map_err(|_| "is not UTF-8 text")?;
-    if text.ends_with('\n') {
-        text.pop();
-        if text.ends_with('\r') {
-            text.pop();
-        }
-    }
-    if text.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    if text.contains('\0') {
-        return Err("has a NUL character".to_owned());
-    }
-    Ok(text)
 }
 
 /// Resolves the secrets of one attempt, each once.
@@ -171,44 +129,5 @@ impl Resolver<'_> {
     /// What the attempt must not show.
     pub(crate) fn into_masks(self) -> Masks {
         self.masks
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_line_end_is_cut() {
-        for (bytes, value) in [
-            (&b"secret"[..], "secret"),
-            (b"secret\n", "secret"),
-            (b"secret\r\n", "secret"),
-            (b"secret\n\n", "secret\n"),
-            (b" secret ", " secret "),
-            (b"a\nb\n", "a\nb"),
-        ] {
-            assert_eq!(text(bytes.to_vec()).as_deref(), Ok(value));
-        }
-    }
-
-    #[test]
-    fn unusable_values_are_refused() {
-        let long = vec![b'x'; 32 * 1024 + 1];
-        for (bytes, problem) in [
-            (&b""[..], "is empty"),
-            (b"\n", "is empty"),
-            (b"a\0b", "has a NUL character"),
-            (b"\xff", "is not UTF-8 text"),
-            (&long, "has more than 32 KiB"),
-        ] {
-            assert_eq!(text(bytes.to_vec()), Err(problem.to_owned()));
-        }
-    }
-
-    #[test]
-    fn variables_have_the_prefix() {
-        let of = |name: &str| variable(&name.parse().expect("a name"));
-        assert_eq!(of("db-password.prod"), "CUELINE_SECRET_DB_PASSWORD_PROD");
     }
 }

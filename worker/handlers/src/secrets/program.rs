@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use cueline_outbound::secrets::MAX_VALUE_BYTES;
 use cueline_worker::model::SecretName;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::MAX_VALUE_BYTES;
 use crate::environment::inheritable;
 use crate::process::ProcessGroup;
 

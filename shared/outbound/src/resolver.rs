@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::policy::{AddressPolicy, RefusedAddress};
+use crate::policy::{AddressPolicy, RefusedAddress};
 
 /// The most addresses of one name that are looked at.
 const MAX_ADDRESSES: usize = 64;
 
 /// Resolves names by the system's rules.
-pub(super) struct SystemResolver;
+#[derive(Debug, Clone, Copy)]
+pub struct SystemResolver;
 
 impl Resolve for SystemResolver {
     fn resolve(&self, name: Name) -> Resolving {
@@ -25,9 +26,11 @@ impl Resolve for SystemResolver {
 
 /// Gives the client only permitted addresses. The client connects to these and asks for no others, so another answer of
 /// the name server after the check has no effect.
-pub(super) struct PolicyResolver {
-    pub(super) names: Arc<dyn Resolve>,
-    pub(super) policy: Arc<AddressPolicy>,
+pub struct PolicyResolver {
+    /// What resolves names.
+    pub names: Arc<dyn Resolve>,
+    /// Which addresses are permitted.
+    pub policy: Arc<AddressPolicy>,
 }
 
 impl Resolve for PolicyResolver {
@@ -42,8 +45,12 @@ impl Resolve for PolicyResolver {
     }
 }
 
-/// The permitted ones among the addresses of `host`. If all are refused, the error is about the first.
-fn permitted(
+/// The permitted ones among the addresses of `host`.
+///
+/// # Errors
+///
+/// If all are refused, the refusal of the first.
+pub fn permitted(
     host: &str,
     addresses: impl Iterator<Item = SocketAddr>,
     policy: &AddressPolicy,

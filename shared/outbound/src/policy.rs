@@ -1,4 +1,4 @@
-//! Which addresses HTTP jobs may reach. Pure.
+//! Which addresses HTTP jobs and alarms may reach. Pure.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,7 +46,7 @@ static RESERVED: [Named; 7] = [
     (v4(168, 63, 129, 16, 32), "the Azure platform address"),
 ];
 
-/// Which addresses HTTP jobs may reach.
+/// Which addresses HTTP jobs and alarms may reach.
 ///
 /// Unspecified, multicast and broadcast addresses are always refused. After that, the first of these rules decides:
 ///
@@ -75,7 +75,7 @@ impl AddressPolicy {
         }
     }
 
-    /// Whether HTTP jobs may reach the address.
+    /// Whether the address may be reached.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ pub struct RefusedAddress {
 impl RefusedAddress {
     /// Adds the name that was resolved to the address.
     #[must_use]
-    pub(super) fn of_host(mut self, host: &str) -> Self {
+    pub fn of_host(mut self, host: &str) -> Self {
         self.host = Some(host.to_owned());
         self
     }
@@ -184,14 +184,14 @@ impl fmt::Display for RefusedAddress {
             Rule::Unusable(name) => {
                 write!(f, " is refused: it is {name}, and no setting permits that")
             }
-            Rule::Denied(net) => write!(f, " is refused: http_deny of this worker has {net}"),
+            Rule::Denied(net) => write!(f, " is refused: http_deny of this process has {net}"),
             Rule::Reserved(net, name) => write!(
                 f,
-                " is refused: {net} has {name}; http_allow of this worker must name the address to permit it"
+                " is refused: {net} has {name}; http_allow of this process must name the address to permit it"
             ),
             Rule::NotAllowed => write!(
                 f,
-                " is refused: no network in http_allow of this worker contains it"
+                " is refused: no network in http_allow of this process contains it"
             ),
         }
     }
@@ -282,14 +282,14 @@ mod tests {
                 policy(&["0.0.0.0/0", "::/0"], &[]),
             ] {
                 let text = refusal(&policy, address).expect("refused");
-                assert!(text.contains("http_allow of this worker"), "{text}");
+                assert!(text.contains("http_allow of this process"), "{text}");
             }
         }
         assert_eq!(
             refusal(&AddressPolicy::default(), "64:ff9b::a9fe:a9fe").as_deref(),
             Some(
                 "address 64:ff9b::a9fe:a9fe (it carries 169.254.169.254) is refused: 169.254.0.0/16 has link-local and \
-                 cloud metadata addresses; http_allow of this worker must name the address to permit it"
+                 cloud metadata addresses; http_allow of this process must name the address to permit it"
             )
         );
     }
@@ -318,14 +318,17 @@ mod tests {
         assert_eq!(refusal(&policy, "::ffff:10.1.0.1"), None);
         assert_eq!(refusal(&policy, "169.254.10.7"), None);
         for (address, reason) in [
-            ("10.9.0.1", "http_deny of this worker has 10.9.0.0/16"),
+            ("10.9.0.1", "http_deny of this process has 10.9.0.0/16"),
             (
                 "::ffff:10.9.0.1",
-                "http_deny of this worker has 10.9.0.0/16",
+                "http_deny of this process has 10.9.0.0/16",
             ),
-            ("64:ff9b::a09:1", "http_deny of this worker has 10.9.0.0/16"),
-            ("11.0.0.1", "no network in http_allow of this worker"),
-            ("::1", "no network in http_allow of this worker"),
+            (
+                "64:ff9b::a09:1",
+                "http_deny of this process has 10.9.0.0/16",
+            ),
+            ("11.0.0.1", "no network in http_allow of this process"),
+            ("::1", "no network in http_allow of this process"),
             ("169.254.11.1", "169.254.0.0/16 has link-local"),
         ] {
             let text = refusal(&policy, address).expect("refused");

@@ -1,0 +1,176 @@
+//! Sends requests: webhooks, and the messages of chat services.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_model::AlarmChannel;
+use cueline_model::alarm::{AlarmMessage, ChannelKind, HookChannel};
+use cueline_outbound::{AddressPolicy, PolicyResolver, RefusedAddress, SystemResolver};
+use cueline_runtime::Clock;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::{Certificate, Client, Response, Url, redirect};
+use serde_json::Value;
+
+use crate::answers::judge;
+use crate::secrets::Secrets;
+use crate::signatures::{dingtalk_sign, webhook_signature};
+use crate::{Outgoing, Refused, formats};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How much of an answer is read.
+const MAX_ANSWER_BYTES: usize = 2_000;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Hooks {
+    client: Client,
+    policy: Arc<AddressPolicy>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Hooks {
+    pub(crate) fn new(
+        policy: &Arc<AddressPolicy>,
+        authorities: Option<&str>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, reqwest::Error> {
+        let resolver = PolicyResolver {
+            names: Arc::new(SystemResolver),
+            policy: Arc::clone(policy),
+        };
+        let mut builder = Client::builder()
+            .no_proxy()
+            .dns_resolver(Arc::new(resolver))
+            .redirect(redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("cueline/", env!("CARGO_PKG_VERSION")));
+        if let Some(pem) = authorities {
+            let certificates = Certificate::from_pem_bundle(pem.as_bytes())?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        Ok(Self {
+            client: builder.build()?,
+            policy: Arc::clone(policy),
+            clock,
+        })
+    }
+
+    pub(crate) async fn send(
+        &self,
+        channel: &AlarmChannel,
+        kind: &ChannelKind,
+        outgoing: Outgoing<'_>,
+        message: &AlarmMessage,
+        secrets: &mut Secrets<'_>,
+    ) -> Result<String, Refused> {
+        let (ChannelKind::Webhook(hook)
+        | ChannelKind::Slack(hook)
+        | ChannelKind::Dingtalk(hook)
+        | ChannelKind::Wecom(hook)
+        | ChannelKind::Feishu(hook)) = kind
+        else {
+            return Err(Refused::for_good("no request for this kind of channel"));
+        };
+        let (mut url, secret) = target(hook, secrets).await?;
+        self.check_literal(&url)?;
+        let now_ms = self.clock.now_ms();
+        let now_s = now_ms.div_euclid(1_000);
+        let body: Value = match kind {
+            ChannelKind::Slack(_) => formats::slack(message),
+            ChannelKind::Dingtalk(_) => formats::dingtalk(message),
+            ChannelKind::Wecom(_) => formats::wecom(message),
+            ChannelKind::Feishu(_) => {
+                formats::feishu(message, secret.as_deref().map(|secret| (secret, now_s)))
+            }
+            ChannelKind::Email(_) | ChannelKind::Webhook(_) => {
+                formats::webhook(channel, outgoing, message)
+            }
+        };
+        if let (ChannelKind::Dingtalk(_), Some(secret)) = (kind, &secret) {
+            url.query_pairs_mut()
+                .append_pair("timestamp", &now_ms.to_string())
+                .append_pair("sign", &dingtalk_sign(secret, now_ms));
+        }
+        let body = body.to_string();
+        let mut request = self.client.post(url).header(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/json; charset=utf-8"),
+        );
+        if let ChannelKind::Webhook(_) = kind {
+            request = request
+                .header("Cueline-Delivery", outgoing.batch)
+                .header("Cueline-Timestamp", now_s);
+            if let Some(secret) = &secret {
+                let signature = webhook_signature(secret, now_s, body.as_bytes());
+                request = request.header("Cueline-Signature", signature);
+            }
+        }
+        let response = request.body(body).send().await.map_err(failed)?;
+        let status = response.status().as_u16();
+        let answer = read(response).await;
+        judge(kind, status, &answer)
+    }
+
+    /// The client resolves only names. It connects to an address in a URL without asking the resolver.
+    fn check_literal(&self, url: &Url) -> Result<(), Refused> {
+        let host = url.host_str().unwrap_or_default();
+        let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else {
+            return Ok(());
+        };
+        let checked = self.policy.check(address);
+        checked.map_err(|refused| Refused::for_good(refused.to_string()))
+    }
+}
+
+async fn target(
+    hook: &HookChannel,
+    secrets: &mut Secrets<'_>,
+) -> Result<(Url, Option<String>), Refused> {
+    let text = secrets.text(&hook.url).await?;
+    // The text may be a secret, so the message does not have it.
+    let url = text.parse::<Url>().ok();
+    let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = url.ok_or_else(|| Refused::for_good("the URL is no absolute http or https URL"))?;
+    let secret = match &hook.secret {
+        Some(reference) => Some(secrets.value(reference).await?),
+        None => None,
+    };
+    Ok((url, secret))
+}
+
+/// The first part of an answer. One that breaks off is as good as its beginning: the status is known.
+async fn read(mut response: Response) -> String {
+    let mut bytes = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        let room = MAX_ANSWER_BYTES.saturating_sub(bytes.len());
+        bytes.extend(chunk.iter().take(room));
+        if bytes.len() >= MAX_ANSWER_BYTES {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Why no answer came, without the URL, which may be a secret.
+fn failed(error: reqwest::Error) -> Refused {
+    let error = error.without_url();
+    let mut texts: Vec<String> = Vec::new();
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(cause) = next {
+        let io = cause.downcast_ref::<std::io::Error>();
+        if let Some(refused) = cause.downcast_ref::<RefusedAddress>() {
+            return Refused::for_good(refused.to_string());
+        }
+        let text = cause.to_string();
+        if texts.last() != Some(&text) {
+            texts.push(text);
+        }
+        // `source` of an I/O error skips the error that it wraps.
+        next = match io.and_then(std::io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => cause.source(),
+        };
+    }
+    Refused::for_now(texts.join(": "))
+}

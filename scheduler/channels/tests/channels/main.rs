@@ -1,0 +1,5 @@
+//! Messages of alarms over real connections.
+
+mod email;
+mod fixture;
+mod hooks;

@@ -1,0 +1,165 @@
+//! Looks at what raises an alarm without the end of a run: late runs, backlogs, and groups without a live executor.
+//!
+//! One scheduler does it. It looks at the jobs of such rules only, and finds them again when jobs or rules have changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cueline_model::alarm::{Condition, LevelFound, groups_to_watch, levels};
+use cueline_model::{AlarmBook, GroupName, Job, JobId, JobSpec, Timestamp};
+use cueline_runtime::{Duty, Next};
+use cueline_store::{JobsFingerprint, Store, StoreError};
+
+use crate::database_clock::DatabaseClock;
+use crate::liveness::registry::Registry;
+use crate::liveness::self_check::SelfCheck;
+
+/// Checks the conditions of alarm rules.
+pub(crate) struct CheckAlarms {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) self_check: Arc<SelfCheck>,
+    /// Identifies this process.
+    pub(crate) holder: String,
+    pub(crate) watched: Watched,
+    /// Whether the store may have conditions that are noted as holding.
+    pub(crate) has_levels: bool,
+    /// Since when this node has seen no live executor of a group.
+    pub(crate) absent: BTreeMap<GroupName, Timestamp>,
+}
+
+/// The jobs that rules ask about.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    of: Option<(i64, JobsFingerprint)>,
+    found_at: Option<Timestamp>,
+    jobs: Vec<Arc<Job>>,
+}
+
+const EVERY: Duration = Duration::from_secs(5);
+/// A scheduler that is gone is followed by another one after this time.
+const LEASE_MS: u64 = 20_000;
+/// Jobs read in one statement.
+const PAGE: usize = 1_000;
+/// The most jobs that are looked at. Further ones are not, and a warning says so.
+const MAX_WATCHED: usize = 50_000;
+/// Jobs may change all the time. They are found again at most this often.
+const FOUND_EVERY_MS: i64 = 30_000;
+
+impl Duty for CheckAlarms {
+    type Error = StoreError;
+
+    fn name(&self) -> &'static str {
+        "alarm checks"
+    }
+
+    async fn activate(&mut self) -> Result<Next, StoreError> {
+        let book = self.store.alarm_book().await?;
+        let asks = book.has_levels();
+        if !asks && !self.has_levels {
+            self.absent.clear();
+            return Ok(Next::After(EVERY));
+        }
+        if !self.store.hold_alarm_checks(&self.holder, LEASE_MS).await? {
+            self.has_levels = asks;
+            self.absent.clear();
+            return Ok(Next::After(EVERY));
+        }
+        let now = self.clock.now();
+        self.find_jobs(&book, now).await?;
+        let found = self.levels(&book, now).await?;
+        let raised = self.store.note_alarm_levels(&found).await?;
+        if raised > 0 {
+            tracing::info!(raised, "conditions of alarm rules began to hold");
+        }
+        self.has_levels = asks;
+        Ok(Next::After(EVERY))
+    }
+}
+
+impl CheckAlarms {
+    async fn levels(
+        &mut self,
+        book: &AlarmBook,
+        now: Timestamp,
+    ) -> Result<Vec<LevelFound>, StoreError> {
+        let jobs = || self.watched.jobs.iter().map(|job| &**job);
+        let groups = groups_to_watch(book, jobs());
+        if self.self_check.has_all_heartbeats(now) {
+            let live = self.registry.live_groups();
+            self.absent
+                .retain(|group, _| groups.contains(group) && !live.contains(group));
+            for group in groups.difference(&live) {
+                self.absent.entry(group.clone()).or_insert(now);
+            }
+        } else {
+            // Nobody counts as absent for a time in which this node could not hear.
+            self.absent.clear();
+        }
+        let mut loads = BTreeMap::new();
+        for part in self.watched.jobs.chunks(PAGE) {
+            let ids: Vec<JobId> = part.iter().map(|job| job.id).collect();
+            loads.extend(self.store.job_loads(&ids).await?);
+        }
+        let jobs = self.watched.jobs.iter().map(|job| &**job);
+        Ok(levels(book, jobs, &loads, &self.absent, now))
+    }
+
+    /// Finds the jobs that rules ask about, if rules or jobs have changed.
+    async fn find_jobs(&mut self, book: &AlarmBook, now: Timestamp) -> Result<(), StoreError> {
+        let fingerprint = self.store.jobs_fingerprint().await?;
+        let of = Some((book.revision, fingerprint));
+        let rules_are_known = self.watched.of.as_ref().map(|of| of.0) == Some(book.revision);
+        let is_recent = self
+            .watched
+            .found_at
+            .is_some_and(|at| (0..FOUND_EVERY_MS).contains(&now.since_ms(at)));
+        if self.watched.of == of || (rules_are_known && is_recent) {
+            return Ok(());
+        }
+        let mut jobs = Vec::new();
+        let mut after = None;
+        loop {
+            let briefs = self.store.job_briefs(after, PAGE).await?;
+            let Some(last) = briefs.last().map(|brief| brief.id) else {
+                break;
+            };
+            after = Some(last);
+            let enabled = briefs.iter().filter(|brief| brief.enabled);
+            let ids: Vec<JobId> = enabled.map(|brief| brief.id).collect();
+            let definitions = self.store.definitions(&ids).await?;
+            jobs.extend(
+                definitions
+                    .into_iter()
+                    .filter(|job| is_asked_about(book, &job.spec)),
+            );
+            if jobs.len() > MAX_WATCHED {
+                tracing::warn!(
+                    most = MAX_WATCHED,
+                    "alarm rules ask about too many jobs; late, backlog and no_executor look at the oldest ones only. Give the rules jobs, groups or labels"
+                );
+                jobs.truncate(MAX_WATCHED);
+                break;
+            }
+        }
+        self.watched = Watched {
+            of,
+            found_at: Some(now),
+            jobs,
+        };
+        Ok(())
+    }
+}
+
+fn is_asked_about(book: &AlarmBook, spec: &JobSpec) -> bool {
+    let is_level = |condition: &Condition| {
+        matches!(
+            condition,
+            Condition::Late(_) | Condition::Backlog(_) | Condition::NoExecutor(_)
+        )
+    };
+    book.about(spec)
+        .any(|rule| rule.spec.on.iter().any(is_level))
+}
