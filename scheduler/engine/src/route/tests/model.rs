@@ -287,7 +287,7 @@ impl Model {
                 match ROUTES[run.route] {
                     "lfu" => self.counts[executor] += 1,
                     "lru" => self.uses.push(executor),
-                    "any" if run.pinned.is_none() => {
+                    "any" => {
                         *any_loads.get_mut(&executor).expect("alive") += 1;
                     }
                     _ => {}
@@ -342,7 +342,8 @@ fn new_run() -> impl Strategy<Value = NewRun> {
                 turn,
                 attempt,
                 shard,
-                pinned,
+                // Only shards of a broadcast are pinned. A pinned run must not count as one that needs room.
+                pinned: pinned.filter(|_| ROUTES[route] != "any"),
                 in_zone_a,
                 is_late,
             },
