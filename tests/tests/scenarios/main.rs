@@ -3,6 +3,7 @@
 mod backfills;
 mod bulk;
 mod calendars;
+mod compositions;
 mod crontab_import;
 mod example_jobs;
 mod flows;
