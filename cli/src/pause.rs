@@ -1,7 +1,7 @@
 //! `cueline pause …` and `cueline resume …`: nothing of the jobs in a scope starts, until a person ends the pause or its time
 //! is over.
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use cueline_api::view::{PauseList, PauseRef, PauseView, PausedBy};
 use cueline_model::Timestamp;
 use serde_json::{Map, Value, json};
@@ -15,11 +15,12 @@ use crate::window::label;
 /// `cueline pause`
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(group = ArgGroup::new("paused").args(["all", "all_namespaces", "group", "labels"]).required(true).multiple(true))]
 pub(crate) struct PauseArgs {
     #[command(subcommand)]
     command: Option<PauseCommand>,
     /// All jobs of the namespace
-    #[arg(long, required_unless_present_any = ["all_namespaces", "group", "labels"])]
+    #[arg(long)]
     all: bool,
     /// The jobs of all namespaces
     #[arg(short = 'A', long)]

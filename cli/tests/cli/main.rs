@@ -1,6 +1,7 @@
 //! Runs the built binary as a user does.
 
 mod bad_input;
+mod bad_values;
 mod command;
 mod config;
 mod contexts;

@@ -19,7 +19,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
@@ -46,7 +46,7 @@ impl Server {
         self.home.run(args)
     }
 
-    fn apply(&self, jobs: &str) -> String {
+    pub(crate) fn apply(&self, jobs: &str) -> String {
         self.home.write("jobs.toml", jobs);
         self.run(&["job", "apply", "-f", "jobs.toml"]).good()
     }

@@ -162,7 +162,7 @@ impl PgStore {
         let changed_at = changed_at.unwrap_or(now);
         self.account_excluded(tx, &ids, before, changed_at).await?;
         let rows: Vec<DueRow> = sqlx::query_as(DUE).bind(&ids).fetch_all(&mut **tx).await?;
-        let plans = replan(&rows, jobs, after, (changed_at, now));
+        let plans = replan(&rows, jobs, (before, after), (changed_at, now));
         sqlx::query(REPLAN)
             .bind(column(&plans, |plan| plan.job))
             .bind(column(&plans, |plan| plan.columns.next_fire_at))

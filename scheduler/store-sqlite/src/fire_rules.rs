@@ -159,7 +159,7 @@ impl SqliteStore {
             .bind(Json(&ids))
             .fetch_one(&mut *conn)
             .await?;
-        let plans: Vec<_> = replan(&rows, jobs, after, (changed_at, now))
+        let plans: Vec<_> = replan(&rows, jobs, (before, after), (changed_at, now))
             .into_iter()
             .map(|Replanned { job, columns: due }| {
                 (

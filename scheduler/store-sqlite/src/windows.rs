@@ -108,7 +108,8 @@ impl SqliteStore {
         jobs.retain(|_, job| scope.has(&job.spec));
         let rules = self.present_rules(&mut tx).await?;
         let changed_at = pending.changed_at;
-        let both = (&*rules, &*rules);
+        let before = pending.rules_before(&rules);
+        let both = (&before, &*rules);
         let ends_runs = pending.ends_runs();
         let jobs = self
             .replan(&mut tx, &jobs, both, changed_at, ends_runs)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use cueline_model::exclusion::Due;
 use cueline_model::{
-    Actor, AttemptId, Block, Exclusions, ExecutorName, Job, JobId, JobName, Namespace, Route,
+    Actor, AttemptId, Block, Exclusions, ExecutorName, Job, JobId, JobName, Namespace, Rate, Route,
     RunId, RunKind, RunState, Scope, Shard, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{DispatchLimits, LimitWait};
+use crate::limits::{DispatchLimits, LimitPlace, LimitWait, limits_of_job};
 use crate::node::NodeId;
 use crate::precondition::Precondition;
 
@@ -182,6 +182,27 @@ pub struct ClaimedRun {
 }
 
 impl ClaimedRun {
+    /// Its limits. `group` is the rate of its group, if that has one. `None` if it has no limits, or if the attempt [may be
+    /// published](Self::maybe_published) already.
+    pub fn limits(&self, group: Option<Rate>) -> Option<Box<DispatchLimits>> {
+        let spec = &self.job.spec;
+        let is_limited = spec.rate_limit.is_some() || spec.concurrency.is_some() || group.is_some();
+        if !is_limited || self.maybe_published {
+            return None;
+        }
+        Some(Box::new(DispatchLimits {
+            uses: limits_of_job(self.job.id, spec, group),
+            place: self.limit_place(),
+            due_at: self.due_at,
+        }))
+    }
+
+    /// Its place among the runs that wait for one limit.
+    pub fn limit_place(&self) -> LimitPlace {
+        let rank = 9_u8.saturating_sub(self.priority());
+        LimitPlace(self.lane_at.as_millis(), rank, self.id)
+    }
+
     /// The attempt to dispatch.
     pub const fn attempt_id(&self) -> AttemptId {
         AttemptId {

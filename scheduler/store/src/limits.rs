@@ -8,7 +8,6 @@ use cueline_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::dispatch::ClaimedRun;
 use crate::node::NodeId;
 
 /// The rate limit of a group.
@@ -96,29 +95,6 @@ pub struct DispatchLimits {
     pub place: LimitPlace,
     /// When it is published, unless that is past. A rate counts it at that instant.
     pub due_at: Timestamp,
-}
-
-impl ClaimedRun {
-    /// Its limits. `group` is the rate of its group, if that has one. `None` if it has no limits, or if the attempt [may be
-    /// published](Self::maybe_published) already.
-    pub fn limits(&self, group: Option<Rate>) -> Option<Box<DispatchLimits>> {
-        let spec = &self.job.spec;
-        let is_limited = spec.rate_limit.is_some() || spec.concurrency.is_some() || group.is_some();
-        if !is_limited || self.maybe_published {
-            return None;
-        }
-        Some(Box::new(DispatchLimits {
-            uses: limits_of_job(self.job.id, spec, group),
-            place: self.limit_place(),
-            due_at: self.due_at,
-        }))
-    }
-
-    /// Its place among the runs that wait for one limit.
-    pub fn limit_place(&self) -> LimitPlace {
-        let rank = 9_u8.saturating_sub(self.priority());
-        LimitPlace(self.lane_at.as_millis(), rank, self.id)
-    }
 }
 
 /// The limits that the definition of a job names, and the rate of its group if that has one.

@@ -4,6 +4,7 @@ mod alarms;
 mod backfills;
 mod bulk;
 mod calendars;
+mod compositions;
 mod crontab_import;
 mod example_jobs;
 mod flows;

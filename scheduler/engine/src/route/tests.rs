@@ -1,5 +1,8 @@
 //! Tests of the router as a whole. The strategies have their own beside them.
 
+mod machine;
+mod model;
+
 use cueline_model::{Job, JobId, RunId, RunKind, Shard, Timestamp};
 use rand::SeedableRng;
 

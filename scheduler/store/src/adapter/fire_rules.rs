@@ -21,6 +21,9 @@ use crate::{
 /// How long before its time a job is planned, in milliseconds, where the engine does not say it.
 const CLAIMED_AHEAD_MS: u64 = 1_500;
 
+/// The most fire times that are looked at for a job when a change ends the wait of its excluded ones.
+const MAX_COUNTED: usize = 200_000;
+
 /// The most jobs that a refusal names.
 const MAX_NAMED: usize = 5;
 
@@ -157,11 +160,11 @@ pub struct Replanned {
 /// runs that were written ahead of their fire time have to be deleted in the same transaction.
 ///
 /// A job with excluded fire times is planned again from the change on, because some of them may not be excluded any more.
-/// Those before the change are [accounted for](account_excluded).
+/// Those before the change are [accounted for](account_excluded) by the rules `before`.
 pub fn replan(
     rows: &[DueRow],
     jobs: &JobsById,
-    rules: &FireRules,
+    (before, rules): (&FireRules, &FireRules),
     (changed_at, now): (Timestamp, Timestamp),
 ) -> Vec<Replanned> {
     let plan = |&(id, next, excluded_from, enabled): &DueRow| {
@@ -175,7 +178,12 @@ pub fn replan(
         };
         let next = match stored {
             _ if !enabled => None,
-            Some(at) if at <= since || is_fixed_delay => Some(at),
+            Some(at) if is_fixed_delay => Some(at),
+            Some(at) if at <= since && excluded_from.is_some() => {
+                let free = first_free(spec, &before.of(spec), at, since);
+                free.or_else(|| spec.next_fire(since))
+            }
+            Some(at) if at <= since => Some(at),
             _ => spec.next_fire(since),
         };
         Some(Replanned {
@@ -184,6 +192,20 @@ pub fn replan(
         })
     };
     rows.iter().filter_map(plan).collect()
+}
+
+/// The first fire time from `from` to `until` that is not excluded. It is still due after a change. Excluded ones before it are
+/// accounted for with the change, because the rule that excludes them may be gone after it.
+fn first_free(
+    spec: &JobSpec,
+    exclusions: &Exclusions,
+    from: Timestamp,
+    until: Timestamp,
+) -> Option<Timestamp> {
+    let first = spec.next_fire(from.minus_ms(1));
+    let times = std::iter::successors(first, |last| spec.next_fire(*last));
+    let mut passed = times.take_while(|at| *at <= until).take(MAX_COUNTED);
+    passed.find(|at| !exclusions.exclude(*at))
 }
 
 /// The schedule of a job with excluded fire times that are not accounted for: id, version, the first of them, when it is
@@ -199,8 +221,16 @@ pub fn account_excluded(
 ) -> Vec<NewRun> {
     let run = |&(id, _, from, next, run_count): &ExcludedRow| {
         let job = jobs.get(&id)?;
-        let until = next.map_or(i64::MAX, |next| next).min(now.as_millis() + 1);
-        skipped_run(job, &rules.of(&job.spec), from, until, run_count)
+        let (spec, exclusions) = (&job.spec, rules.of(&job.spec));
+        let next = next.map(Timestamp::from_millis);
+        let until = match next.filter(|next| *next <= now) {
+            Some(next) if !matches!(spec.schedule, Schedule::FixedDelay { .. }) => {
+                first_free(spec, &exclusions, next, now)
+            }
+            due => due,
+        };
+        let until = until.unwrap_or(now.plus_ms(1)).as_millis();
+        skipped_run(job, &exclusions, from, until, run_count)
     };
     rows.iter().filter_map(run).collect()
 }
@@ -439,8 +469,8 @@ mod tests {
         let jobs: JobsById = [(1, job)].into();
         let at = |next, enabled| {
             let rows = [(1, next, None, enabled)];
-            let now = Timestamp::from_millis(25_000);
-            replan(&rows, &jobs, &FireRules::default(), (now, now))[0]
+            let (now, none) = (Timestamp::from_millis(25_000), FireRules::default());
+            replan(&rows, &jobs, (&none, &none), (now, now))[0]
                 .columns
                 .next_fire_at
         };

@@ -49,6 +49,15 @@ impl PendingWindow {
         })
     }
 
+    /// The rules by which the jobs were planned before the change. A new pause is also about fire times that have their runs.
+    pub fn rules_before(&self, rules: &FireRules) -> FireRules {
+        let mut before = rules.clone();
+        if self.ended_at.is_none() {
+            before.windows.retain(|window| window.id != self.id);
+        }
+        before
+    }
+
     /// For a pause that begins: until when runs are due that it ends, and what they say.
     pub fn ends_runs(&self) -> Option<(i64, String)> {
         let WindowTime::Pause { until, .. } = &self.spec.time else {

@@ -1,6 +1,6 @@
 //! Reads schedules.
 
-use super::fields::{optional, required};
+use super::fields::optional;
 use super::reader::{Fields, Reader, given, shorten};
 use super::{Node, Value};
 use crate::schedule::{
@@ -118,30 +118,19 @@ fn read_one(r: &mut Reader, node: &Node, path: &str) -> Option<Schedule> {
         "after" => optional(r, &f, "after", |r, n, p| r.duration(n, p, MIN_PERIOD_MS))
             .map(|after| Schedule::FixedDelay { after }),
         "at" => optional(r, &f, "at", Reader::instant).map(|at| Schedule::Once { at }),
-        "startup" => flag(r, &f, node, "startup", Schedule::Startup),
-        _ => flag(r, &f, node, "manual", Schedule::Manual),
+        "startup" => flag(r, &f, "startup", Schedule::Startup),
+        _ => flag(r, &f, "manual", Schedule::Manual),
     }
 }
 
 /// Reads a kind without a value of its own: its value must be `true`.
-fn flag(
-    r: &mut Reader,
-    f: &Fields<'_>,
-    whole: &Node,
-    key: &str,
-    schedule: Schedule,
-) -> Option<Schedule> {
-    if required(r, f, whole, key, "true", Reader::boolean)? {
+fn flag(r: &mut Reader, f: &Fields<'_>, key: &str, schedule: Schedule) -> Option<Schedule> {
+    let (node, path) = f.get(key)?;
+    if node.value == Value::Bool(true) {
         return Some(schedule);
     }
-    r.refuse(
-        whole.line,
-        &f.path_of(key),
-        format!(
-            "false given; true, or another of {}, is expected",
-            KINDS.join(", ")
-        ),
-    );
+    let expected = format!("true, or another of {},", KINDS.join(", "));
+    r.mismatch(node, &path, &expected);
     None
 }
 

@@ -1,5 +1,6 @@
 //! Tests the guarantees of the block policies.
 
+mod model;
 mod order;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,7 @@
 //! Each fire time is accounted for, exactly once.
 
+mod model;
+
 use cueline_model::{JobId, JobSpec};
 use proptest::prelude::*;
 
