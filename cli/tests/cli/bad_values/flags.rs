@@ -110,10 +110,9 @@ fn arguments(row: &Row) -> Option<Vec<String>> {
             body.remove("weekdays");
         }
         Kind::Script => {
-            if body.remove("name") != Some("a".into()) || body.remove("text") != Some("true".into())
-            {
-                return None;
-            }
+            let (name, text) = (body.remove("name"), body.remove("text"));
+            let is_good = name == Some("a".into()) && text == Some("true".into());
+            is_good.then_some(())?;
         }
         _ => {}
     }

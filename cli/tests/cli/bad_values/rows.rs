@@ -90,7 +90,7 @@ pub(super) fn all() -> Vec<Row> {
     let lines = include_str!("rows.txt").lines().enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
-        .flat_map(|(index, line)| variants(parsed(index + 1, line)))
+        .flat_map(|(index, line)| variants(&parsed(index + 1, line)))
         .collect()
 }
 
@@ -124,7 +124,7 @@ fn parsed(number: usize, line: &str) -> Row {
 }
 
 /// The row, and the same mistake where another field has the same keys.
-fn variants(row: Row) -> Vec<Row> {
+fn variants(row: &Row) -> Vec<Row> {
     let mut rows = vec![row.clone()];
     if let Some(key) = row.field.strip_prefix("schedule.") {
         let mut other = row.clone();
@@ -151,7 +151,7 @@ fn variants(row: Row) -> Vec<Row> {
                 .body
                 .insert("handler".to_owned(), json!({ kind: table }));
             other.field = format!("handler.{kind}.{key}");
-            other.id += &format!("-{kind}");
+            other.id = format!("{}-{kind}", row.id);
             rows.push(other);
         }
     }

@@ -14,7 +14,7 @@ const TIMES: [&str; 2] = ["--failover-after", "5s"];
 
 enum Composition {
     /// The server is gone while it is down.
-    Standalone(TempDir, Option<Standalone>),
+    Standalone(TempDir, Box<Option<Standalone>>),
     Cluster(Box<Cluster>, Vec<Process>, Vec<Process>),
 }
 
@@ -29,7 +29,7 @@ impl Server {
     pub(super) async fn standalone() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let standalone = Standalone::start(&folder.path().join("data"), &[]).await?;
-        Self::new(Composition::Standalone(folder, Some(standalone))).await
+        Self::new(Composition::Standalone(folder, Box::new(Some(standalone)))).await
     }
 
     /// Two schedulers and two workers.
@@ -77,7 +77,9 @@ impl Server {
 
     pub(super) async fn get(&self, path: &str) -> Result<Value> {
         match &self.composition {
-            Composition::Standalone(_, server) => Self::running(server.as_ref())?.get(path).await,
+            Composition::Standalone(_, server) => {
+                Self::running((**server).as_ref())?.get(path).await
+            }
             Composition::Cluster(cluster, ..) => cluster.client.get(path).await,
         }
     }
@@ -85,7 +87,7 @@ impl Server {
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         match &self.composition {
             Composition::Standalone(_, server) => {
-                Self::running(server.as_ref())?.post(path, body).await
+                Self::running((**server).as_ref())?.post(path, body).await
             }
             Composition::Cluster(cluster, ..) => cluster.client.post(path, body).await,
         }
@@ -94,7 +96,9 @@ impl Server {
     /// Runs a command to its end.
     pub(super) async fn run(&self, args: &[&str]) -> Result<Finished> {
         match &self.composition {
-            Composition::Standalone(_, server) => Self::running(server.as_ref())?.run(args).await,
+            Composition::Standalone(_, server) => {
+                Self::running((**server).as_ref())?.run(args).await
+            }
             Composition::Cluster(cluster, ..) => cluster.run(args).await,
         }
     }
@@ -111,7 +115,7 @@ impl Server {
     pub(super) fn log(&self) -> String {
         let log = match &self.composition {
             Composition::Standalone(_, server) => {
-                server.as_ref().map(Standalone::log).unwrap_or_default()
+                (**server).as_ref().map(Standalone::log).unwrap_or_default()
             }
             Composition::Cluster(cluster, ..) => cluster.logs(),
         };
@@ -124,7 +128,7 @@ impl Server {
         match &mut self.composition {
             Composition::Standalone(folder, server) => {
                 server.take().context("the server is down")?.kill().await?;
-                *server = Some(Standalone::start(&folder.path().join("data"), &[]).await?);
+                **server = Some(Standalone::start(&folder.path().join("data"), &[]).await?);
                 Ok(())
             }
             Composition::Cluster(_, _, workers) => {
@@ -157,7 +161,7 @@ impl Server {
     pub(super) async fn start_schedulers(&mut self) -> Result<()> {
         match &mut self.composition {
             Composition::Standalone(folder, server) => {
-                *server = Some(Standalone::start(&folder.path().join("data"), &[]).await?);
+                **server = Some(Standalone::start(&folder.path().join("data"), &[]).await?);
                 Ok(())
             }
             Composition::Cluster(cluster, schedulers, _) => {
