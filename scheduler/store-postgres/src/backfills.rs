@@ -128,49 +128,14 @@ const REQUEST_CANCEL: &str = "
 impl PgStore {
     async fn insert_backfill(&self, new: &NewBackfill) -> Result<Backfill> {
         let mut tx = self.db.write().await?;
-        let now = tx.now;
-        let found: Option<(i64, i64, String, String)> = sqlx::query_as(JOB)
-            .bind(new.job.as_str())
-            .fetch_optional(&mut *tx)
-            .await?;
-        let (job, version, group, definition) =
-            found.ok_or_else(|| StoreError::no_job(new.job.as_str()))?;
-        let revision = Revision { id: job, version };
-        let name = new.job.as_str();
-        new.condition
-            .require("backfill the job", name, Some(revision))?;
-        let active: Option<(i64, i16)> = sqlx::query_as(ACTIVE_OF_JOB)
-            .bind(job)
-            .fetch_optional(&mut *tx)
-            .await?;
-        if let Some((id, state)) = active {
-            return Err(already_active(name, id, state).into());
+        let inserted = insert_locked(&mut tx, new).await;
+        if inserted.is_ok() {
+            tx.commit().await?;
+        } else {
+            // A dropped transaction keeps the lock of the job for a moment, and a node would skip its backfill.
+            tx.roll_back().await;
         }
-        let active: i64 = sqlx::query_scalar(COUNT_ACTIVE).fetch_one(&mut *tx).await?;
-        if active >= to_i64(MAX_ACTIVE_BACKFILLS) {
-            return Err(too_many_active(MAX_ACTIVE_BACKFILLS).into());
-        }
-        let id: i64 = sqlx::query_scalar(INSERT)
-            .bind(job)
-            .bind(&definition)
-            .bind(new.from.as_millis())
-            .bind(new.to.as_millis())
-            .bind(i32::try_from(new.parallel).unwrap_or(i32::MAX))
-            .bind(new.include_excluded)
-            .bind(i64::try_from(new.total).unwrap_or(i64::MAX))
-            .bind(now.as_millis())
-            .bind(stored_actor(&new.by))
-            .fetch_one(&mut *tx)
-            .await?;
-        sqlx::query(DELETE_OLD)
-            .bind(to_i64(MAX_ENDED_BACKFILLS))
-            .execute(&mut *tx)
-            .await?;
-        let entry = backfill_started(new, id, &parse_name(&group)?);
-        audit::write(&mut tx, &[entry], now).await?;
-        let started = read(&mut tx, id).await?.backfill()?;
-        tx.commit().await?;
-        Ok(started)
+        inserted
     }
 
     async fn list_backfills(&self, filter: &BackfillFilter) -> Result<Vec<Backfill>> {
@@ -350,6 +315,53 @@ fn backfills(rows: &[String]) -> Result<Vec<Backfill>> {
 }
 
 type Answer<T> = std::result::Result<T, StoreError>;
+
+/// Locks the job, and inserts its backfill.
+async fn insert_locked(tx: &mut WriteTx, new: &NewBackfill) -> Result<Backfill> {
+    let now = tx.now;
+    let found: Option<(i64, i64, String, String)> = sqlx::query_as(JOB)
+        .bind(new.job.as_str())
+        .fetch_optional(&mut **tx)
+        .await?;
+    let (job, version, group, definition) =
+        found.ok_or_else(|| StoreError::no_job(new.job.as_str()))?;
+    let revision = Revision { id: job, version };
+    let name = new.job.as_str();
+    new.condition
+        .require("backfill the job", name, Some(revision))?;
+    let active: Option<(i64, i16)> = sqlx::query_as(ACTIVE_OF_JOB)
+        .bind(job)
+        .fetch_optional(&mut **tx)
+        .await?;
+    if let Some((id, state)) = active {
+        return Err(already_active(name, id, state).into());
+    }
+    let active: i64 = sqlx::query_scalar(COUNT_ACTIVE)
+        .fetch_one(&mut **tx)
+        .await?;
+    if active >= to_i64(MAX_ACTIVE_BACKFILLS) {
+        return Err(too_many_active(MAX_ACTIVE_BACKFILLS).into());
+    }
+    let id: i64 = sqlx::query_scalar(INSERT)
+        .bind(job)
+        .bind(&definition)
+        .bind(new.from.as_millis())
+        .bind(new.to.as_millis())
+        .bind(i32::try_from(new.parallel).unwrap_or(i32::MAX))
+        .bind(new.include_excluded)
+        .bind(i64::try_from(new.total).unwrap_or(i64::MAX))
+        .bind(now.as_millis())
+        .bind(stored_actor(&new.by))
+        .fetch_one(&mut **tx)
+        .await?;
+    sqlx::query(DELETE_OLD)
+        .bind(to_i64(MAX_ENDED_BACKFILLS))
+        .execute(&mut **tx)
+        .await?;
+    let entry = backfill_started(new, id, &parse_name(&group)?);
+    audit::write(tx, &[entry], now).await?;
+    read(tx, id).await?.backfill()
+}
 
 #[async_trait]
 impl BackfillStore for PgStore {

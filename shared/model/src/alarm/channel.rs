@@ -39,7 +39,7 @@ pub enum ChannelKind {
     Webhook(HookChannel),
     /// An incoming webhook of Slack.
     Slack(HookChannel),
-    /// A robot of DingTalk.
+    /// A robot of `DingTalk`.
     Dingtalk(HookChannel),
     /// A robot of a `WeCom` group.
     Wecom(HookChannel),

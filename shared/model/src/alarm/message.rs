@@ -14,7 +14,7 @@ pub const MAX_LISTED_EVENTS: usize = 20;
 /// The longest title, in bytes.
 const MAX_TITLE_BYTES: usize = 200;
 
-/// The longest text, in bytes. DingTalk accepts 20,000 bytes, and a text field of `WeCom` 2,048: its format cuts further.
+/// The longest text, in bytes. `DingTalk` accepts 20,000 bytes, and a text field of `WeCom` 2,048: its format cuts further.
 const MAX_BODY_BYTES: usize = 16_000;
 
 /// An event of a message.
