@@ -51,7 +51,7 @@ pub(super) async fn alarms(api: &Api, out: Out, args: &AlarmListArgs) -> Result<
                 alarm.run.map_or("-".to_owned(), |run| run.to_string()),
                 None,
             ),
-            cell(&alarm.fate, fate_paint(&alarm.fate)),
+            cell(&alarm.fate, Some(fate_paint(&alarm.fate))),
             cell(one_line(&alarm.message, 60), None),
         ]);
     }
@@ -66,11 +66,11 @@ fn about(alarm: &AlarmView) -> String {
         .unwrap_or_else(|| "-".to_owned())
 }
 
-fn fate_paint(fate: &str) -> Option<Paint> {
+fn fate_paint(fate: &str) -> Paint {
     match fate {
-        "sent" => Some(Paint::Good),
-        "silenced" | "dropped" => Some(Paint::Dim),
-        _ => Some(Paint::Warn),
+        "sent" => Paint::Good,
+        "silenced" | "dropped" => Paint::Dim,
+        _ => Paint::Warn,
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn deliveries(
             cell(delivery.rule.local(), None),
             cell(delivery.channel.local(), None),
             cell(delivery.alarms.to_string(), None),
-            cell(&delivery.state, state_paint(&delivery.state)),
+            cell(&delivery.state, Some(state_paint(&delivery.state))),
             cell(sent, None),
             cell(one_line(&delivery.answer, 80), None),
         ]);
@@ -119,11 +119,11 @@ pub(super) async fn deliveries(
     print_next(out, page.next.as_deref())
 }
 
-fn state_paint(state: &str) -> Option<Paint> {
+fn state_paint(state: &str) -> Paint {
     match state {
-        "delivered" => Some(Paint::Good),
-        "failed" => Some(Paint::Bad),
-        _ => Some(Paint::Warn),
+        "delivered" => Paint::Good,
+        "failed" => Paint::Bad,
+        _ => Paint::Warn,
     }
 }
 

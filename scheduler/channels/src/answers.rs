@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::Refused;
 
-/// Codes of chat services that say "later": too many messages, or the service is busy. DingTalk: -1, 130101, 410100; WeCom:
+/// Codes of chat services that say "later": too many messages, or the service is busy. `DingTalk`: -1, 130101, 410100; `WeCom`:
 /// -1, 45009; Feishu: 11232.
 const LATER: [i64; 5] = [-1, 130_101, 410_100, 45_009, 11_232];
 

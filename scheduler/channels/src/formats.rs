@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Outgoing;
 use crate::signatures::feishu_sign;
 
-/// The longest text of a WeCom message, in bytes. <https://developer.work.weixin.qq.com/document/path/91770>
+/// The longest text of a `WeCom` message, in bytes. <https://developer.work.weixin.qq.com/document/path/91770>
 const MAX_WECOM_BYTES: usize = 2_048;
 
 /// The body of a webhook. Fields are only ever added to version 1.

@@ -75,13 +75,13 @@ impl Hooks {
         let (mut url, secret) = target(hook, secrets).await?;
         self.check_literal(&url)?;
         let now_ms = self.clock.now_ms();
-        let now_s = now_ms.div_euclid(1_000);
+        let seconds = now_ms.div_euclid(1_000);
         let body: Value = match kind {
             ChannelKind::Slack(_) => formats::slack(message),
             ChannelKind::Dingtalk(_) => formats::dingtalk(message),
             ChannelKind::Wecom(_) => formats::wecom(message),
             ChannelKind::Feishu(_) => {
-                formats::feishu(message, secret.as_deref().map(|secret| (secret, now_s)))
+                formats::feishu(message, secret.as_deref().map(|secret| (secret, seconds)))
             }
             ChannelKind::Email(_) | ChannelKind::Webhook(_) => {
                 formats::webhook(channel, outgoing, message)
@@ -100,9 +100,9 @@ impl Hooks {
         if let ChannelKind::Webhook(_) = kind {
             request = request
                 .header("Cueline-Delivery", outgoing.batch)
-                .header("Cueline-Timestamp", now_s);
+                .header("Cueline-Timestamp", seconds);
             if let Some(secret) = &secret {
-                let signature = webhook_signature(secret, now_s, body.as_bytes());
+                let signature = webhook_signature(secret, seconds, body.as_bytes());
                 request = request.header("Cueline-Signature", signature);
             }
         }

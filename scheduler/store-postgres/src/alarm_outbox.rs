@@ -289,8 +289,8 @@ impl PgStore {
         let mut conn = self.db.read().await?;
         let rows: Vec<EventRow> = sqlx::query_as(EVENTS)
             .bind(filter.namespace.as_str())
-            .bind(filter.rule.as_ref().map(|rule| rule.as_str()))
-            .bind(filter.job.as_ref().map(|job| job.as_str()))
+            .bind(filter.rule.as_ref().map(cueline_model::RuleName::as_str))
+            .bind(filter.job.as_ref().map(cueline_model::JobName::as_str))
             .bind(filter.before.unwrap_or(i64::MAX))
             .bind(to_i64(filter.limit))
             .fetch_all(&mut *conn)
@@ -302,7 +302,7 @@ impl PgStore {
         let mut conn = self.db.read().await?;
         let rows: Vec<DeliveryRow> = sqlx::query_as(DELIVERIES)
             .bind(filter.namespace.as_str())
-            .bind(filter.rule.as_ref().map(|rule| rule.as_str()))
+            .bind(filter.rule.as_ref().map(cueline_model::RuleName::as_str))
             .bind(filter.before.unwrap_or(i64::MAX))
             .bind(to_i64(filter.limit))
             .fetch_all(&mut *conn)

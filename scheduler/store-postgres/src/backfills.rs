@@ -360,7 +360,7 @@ async fn insert_locked(tx: &mut WriteTx, new: &NewBackfill) -> Result<Backfill> 
         .await?;
     let entry = backfill_started(new, id, &parse_name(&group)?);
     audit::write(tx, &[entry], now).await?;
-    read(tx, id).await?.backfill()
+    Ok(read(tx, id).await?.backfill()?)
 }
 
 #[async_trait]

@@ -15,7 +15,7 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-fn job(id: i64, definition: Value) -> Job {
+fn job(id: i64, definition: &Value) -> Job {
     let mut whole = json!({ "schedule": { "manual": true }, "handler": { "native": "noop" }, "group": "default" });
     let fields = definition.as_object().expect("fields").clone();
     whole.as_object_mut().expect("fields").extend(fields);
@@ -82,7 +82,7 @@ fn failures_in_a_row_raise_one_alarm_until_a_success() {
     let book = book(&[
         json!({ "name": "r", "on": [{ "failed_in_a_row": 3 }, "recovered"], "channels": ["ops"] }),
     ]);
-    let job = job(1, json!({ "name": "a" }));
+    let job = job(1, &json!({ "name": "a" }));
     let skipped = RunState::Skipped;
     let events = end_all(
         &book,
@@ -130,7 +130,7 @@ fn each_failure_is_an_alarm_of_its_own_once_for_each_rule() {
         json!({ "name": "off", "on": ["failed"], "channels": ["ops"], "enabled": false }),
         json!({ "name": "elsewhere", "namespace": "team", "on": ["failed"], "channels": ["ops"] }),
     ]);
-    let job = job(1, json!({ "name": "a" }));
+    let job = job(1, &json!({ "name": "a" }));
     let states = [
         FAILED,
         RunState::TimedOut,
@@ -159,7 +159,7 @@ fn ends_of_one_call_follow_each_other() {
     let book = book(&[
         json!({ "name": "r", "on": [{ "failed_in_a_row": 2 }, "recovered"], "channels": ["ops"] }),
     ]);
-    let job = job(7, json!({ "name": "a" }));
+    let job = job(7, &json!({ "name": "a" }));
     let end = |run, state| JobEnd {
         run: RunId(run),
         job: &job,
@@ -187,7 +187,7 @@ fn a_job_without_a_rule_has_no_streak() {
     let book = book(&[
         json!({ "name": "r", "on": [{ "failed_in_a_row": 2 }], "jobs": ["b"], "channels": ["ops"] }),
     ]);
-    let job = job(1, json!({ "name": "a" }));
+    let job = job(1, &json!({ "name": "a" }));
     assert_eq!(end_all(&book, &job, &[FAILED, FAILED, OK]), vec![vec![]; 3]);
 }
 
@@ -204,20 +204,20 @@ fn rules_are_about_jobs_groups_and_labels() {
         let about = book.about(&job.spec).map(|rule| rule.spec.name.to_string());
         about.collect::<Vec<_>>()
     };
-    assert_eq!(rules(job(1, json!({ "name": "a" }))), ["jobs", "all"]);
+    assert_eq!(rules(job(1, &json!({ "name": "a" }))), ["jobs", "all"]);
     assert_eq!(
         rules(job(
             1,
-            json!({ "name": "c", "group": "etl", "labels": { "team": "x" } })
+            &json!({ "name": "c", "group": "etl", "labels": { "team": "x" } })
         )),
         ["groups", "all"]
     );
     assert_eq!(
-        rules(job(1, json!({ "name": "c", "labels": { "team": "x" } }))),
+        rules(job(1, &json!({ "name": "c", "labels": { "team": "x" } }))),
         ["labels", "all"]
     );
     assert_eq!(
-        rules(job(1, json!({ "name": "c", "namespace": "team" }))),
+        rules(job(1, &json!({ "name": "c", "namespace": "team" }))),
         [""; 0]
     );
 }
@@ -228,7 +228,7 @@ fn missed_fire_times_are_one_alarm() {
         json!({ "name": "m", "on": ["missed"], "channels": ["ops"] }),
         json!({ "name": "f", "on": ["failed"], "channels": ["ops"] }),
     ]);
-    let job = job(3, json!({ "name": "a" }));
+    let job = job(3, &json!({ "name": "a" }));
     let events: Vec<_> = missed(&book, &job, (5, at(1), at(9)), "too late", at(20)).collect();
     assert_eq!(events.len(), 1);
     assert_eq!(
@@ -245,15 +245,15 @@ fn levels_hold_while_their_limit_is_passed() {
         "on": [{ "late": "10s" }, { "backlog": 5 }, { "no_executor": "1m" }],
     })]);
     let jobs = [
-        job(1, json!({ "name": "a" })),
-        job(2, json!({ "name": "b" })),
+        job(1, &json!({ "name": "a" })),
+        job(2, &json!({ "name": "b" })),
     ];
     let group: GroupName = "default".parse().expect("a name");
     assert_eq!(
         groups_to_watch(&book, &jobs)
             .into_iter()
             .collect::<Vec<_>>(),
-        [group.clone()]
+        std::slice::from_ref(&group)
     );
     let load = |waiting, due| JobLoad {
         waiting,
@@ -288,8 +288,8 @@ fn a_silence_covers_what_happened_within_it_and_what_would_be_sent_within_it() {
     let silence: AlarmSilence =
         decoded(json!({ "for": "10s", "reason": "work", "jobs": ["a"] })).expect("a silence");
     let rule = "r".parse().expect("a name");
-    let facts = AlarmFacts::of_job(&job(1, json!({ "name": "a" })));
-    let other = AlarmFacts::of_job(&job(1, json!({ "name": "b" })));
+    let facts = AlarmFacts::of_job(&job(1, &json!({ "name": "a" })));
+    let other = AlarmFacts::of_job(&job(1, &json!({ "name": "b" })));
     for (happened, now, is_silent) in [
         (500, 900, false),
         (500, 1_000, true),

@@ -328,8 +328,9 @@ async fn leave_unfinished_runs(data: &Path, log: &ExecutionLog, how: Stopped) ->
     }
     try_eventually("one runs and the others wait", SOON, async || {
         let counts = server.get("/stats").await?["live"].take();
-        let expected = counts == json!({ "queued": BACKLOG - 1, "running": 1 });
-        anyhow::Ok(expected.then_some(()).ok_or(counts))
+        // On a loaded machine the first may have ended before they are counted.
+        let one_runs = counts["running"] == 1 && counts["queued"].as_u64() > Some(0);
+        anyhow::Ok(one_runs.then_some(()).ok_or(counts))
     })
     .await?;
     match how {

@@ -338,8 +338,8 @@ async fn the_rate_of_a_group_is_shared_by_its_jobs() {
     take(&executors).await;
     fixture.set(2_002);
     assert_eq!(settle(&mut engine).await, 2);
-    let sent: Vec<RunId> = take(&executors).await.iter().map(|(_, t)| t.run).collect();
-    assert_eq!(sent, runs[2..]);
+    let later: Vec<RunId> = take(&executors).await.iter().map(|(_, t)| t.run).collect();
+    assert_eq!(later, runs[2..]);
     let removed = fixture.real().set_group_rate(&group, None, &by);
     assert!(removed.await.expect("removes"));
     engine.refresh_quotas().await.expect("reads");

@@ -96,7 +96,7 @@ async fn an_edit_applies_to_a_run_that_waits_for_an_executor() {
 
 #[tokio::test]
 async fn after_the_mark_a_pause_waits_for_the_publish() {
-    let (fixture, mut engine, e1) = prepared().await;
+    let (fixture, mut engine, e1) = Box::pin(prepared()).await;
     fixture.pause("job").await;
     assert_eq!(publishing(&fixture).await, 1);
     assert_eq!(engine.publish().await.expect("publishes"), 1);
@@ -108,7 +108,7 @@ async fn after_the_mark_a_pause_waits_for_the_publish() {
 
 #[tokio::test]
 async fn after_the_mark_an_edit_waits_for_the_publish() {
-    let (fixture, mut engine, e1) = prepared().await;
+    let (fixture, mut engine, e1) = Box::pin(prepared()).await;
     let rest = json!({ "schedule": { "every": "10s" }, "params": "new" });
     fixture.apply("job", rest).await;
     assert_eq!(publishing(&fixture).await, 1);
@@ -122,7 +122,7 @@ async fn after_the_mark_an_edit_waits_for_the_publish() {
 
 #[tokio::test]
 async fn after_the_mark_a_delete_waits_for_the_publish() {
-    let (fixture, mut engine, e1) = prepared().await;
+    let (fixture, mut engine, e1) = Box::pin(prepared()).await;
     let run = fixture.only_run("job").await;
     fixture.delete("job").await;
     let jobs = [run.job_id];

@@ -243,7 +243,7 @@ async fn on_a_day_without_statistics_runs_are_not_compared_with_each_other() {
     let analyzed = "UPDATE pg_class SET reltuples = 0, relpages = 20 WHERE relname = 'run_live'";
     server.sql(&name, analyzed).expect("changes statistics");
     for s in [new, idle] {
-        no_run_is_compared_with_another(&s).await;
+        Box::pin(no_run_is_compared_with_another(&s)).await;
     }
 }
 

@@ -127,7 +127,7 @@ impl LimitBook {
         let mut batch = Batch {
             now,
             states: self.states.clone(),
-            in_batch: &in_batch,
+            runs: &in_batch,
             refused: BTreeMap::new(),
         };
         let mut order: Vec<usize> = (0..requests.len()).collect();
@@ -203,7 +203,7 @@ struct Batch<'a> {
     now: Timestamp,
     /// With the requests that were let pass.
     states: BTreeMap<LimitKey, LimitState>,
-    in_batch: &'a HashSet<RunId>,
+    runs: &'a HashSet<RunId>,
     /// The first run that each limit has refused.
     refused: BTreeMap<LimitKey, RunId>,
 }
@@ -255,7 +255,7 @@ impl Batch<'_> {
     /// The older runs that have a turn and are not decided on here.
     fn older_turns(&self, state: &LimitState, place: LimitPlace) -> Vec<LimitPlace> {
         let turns = state.turns.iter().filter(|turn| {
-            turn.place < place && !self.in_batch.contains(&turn.place.2) && turn.until > self.now
+            turn.place < place && !self.runs.contains(&turn.place.2) && turn.until > self.now
         });
         turns.map(|turn| turn.place).collect()
     }

@@ -218,7 +218,7 @@ pub async fn only_dispatched_runs_take_places(fixture: &Fixture) {
     // The job was edited.
     let edited = triggered(fixture, node, "b").await;
     let mut changed = other;
-    changed.description = "changed".to_owned();
+    "changed".clone_into(&mut changed.description);
     fixture.apply(&[changed]).await;
     assert_eq!(
         begin(fixture, node, &[&edited]).await,

@@ -86,13 +86,13 @@ impl FewRowsTransactions {
     pub(super) fn text(
         &mut self,
         removes: bool,
-        triggers: Option<(usize, Arc<str>)>,
-        entries: (usize, Arc<str>),
+        triggers: Option<&(usize, Arc<str>)>,
+        entries: &(usize, Arc<str>),
     ) -> Arc<str> {
-        let key = (removes, triggers.as_ref().map_or(0, |t| t.0), entries.0);
+        let key = (removes, triggers.map_or(0, |t| t.0), entries.0);
         let make = || {
             let delete = removes.then_some(DELETE_TRIGGERS);
-            let add = triggers.as_ref().map(|(_, text)| text.as_ref());
+            let add = triggers.map(|(_, text)| text.as_ref());
             let steps = [
                 Some("BEGIN IMMEDIATE"),
                 delete,

@@ -86,7 +86,7 @@ impl Journal {
         let rows = entries.len().next_power_of_two();
         let entries_text = (rows, self.insert_entries.text(rows));
         let removes = !changes.removed.is_empty();
-        let text = self.few_rows.text(removes, added, entries_text);
+        let text = self.few_rows.text(removes, added.as_ref(), &entries_text);
         let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(text));
         if removes {
             query = query.bind(json_array(changes.removed.iter().copied()));

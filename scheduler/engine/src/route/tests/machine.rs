@@ -36,10 +36,8 @@ impl Node {
         if new.in_zone_a {
             job.spec.selector = "zone=a".parse().expect("a selector");
         }
-        let fire_at = match new.is_late {
-            true => self.now.as_millis() - HOUR_MS,
-            false => self.now.as_millis(),
-        };
+        let late_ms = if new.is_late { HOUR_MS } else { 0 };
+        let fire_at = self.now.as_millis() - late_ms;
         run.id = RunId(self.next_run);
         run.attempt = new.attempt;
         run.fire_at = Timestamp::from_millis(fire_at);

@@ -223,9 +223,12 @@ impl Model {
 
     fn expect(&mut self, run: &NewRun, any_loads: &BTreeMap<usize, u64>) -> Expected {
         let candidates = self.candidates(run);
-        let named = |index: usize| match candidates.contains(&index) {
-            true => Expected::One(index),
-            false => Expected::NoExecutor,
+        let named = |index: usize| {
+            if candidates.contains(&index) {
+                Expected::One(index)
+            } else {
+                Expected::NoExecutor
+            }
         };
         if let Some(pinned) = run.pinned {
             return named(pinned);

@@ -302,22 +302,19 @@ impl Stored {
                 self.planner
                     .plan_excluding(&self.job, due, &exclusions, at(self.now), &[]);
             for run in &plan.runs {
-                match &run.skipped {
-                    Some(skipped) => {
-                        let is_excluded = !skipped.reason.starts_with("skipped by misfire");
-                        assert!(run.fire_at <= at(self.now), "{run:?} has not passed");
-                        self.skip(skipped, run.fire_at, is_excluded);
-                    }
-                    None => {
-                        let fire_at = run.fire_at.as_millis();
-                        assert!(!self.excluded.has(fire_at), "{fire_at} is excluded");
-                        assert_eq!(fire_at % self.period(), 0, "not a fire time");
-                        assert!(self.accounted.insert(fire_at), "{fire_at} twice");
-                        self.runs.insert(fire_at);
-                        if fire_at < self.now - GRACE_MS {
-                            late.push(fire_at);
-                        }
-                    }
+                if let Some(skipped) = &run.skipped {
+                    let is_excluded = !skipped.reason.starts_with("skipped by misfire");
+                    assert!(run.fire_at <= at(self.now), "{run:?} has not passed");
+                    self.skip(skipped, run.fire_at, is_excluded);
+                    continue;
+                }
+                let fire_at = run.fire_at.as_millis();
+                assert!(!self.excluded.has(fire_at), "{fire_at} is excluded");
+                assert_eq!(fire_at % self.period(), 0, "not a fire time");
+                assert!(self.accounted.insert(fire_at), "{fire_at} twice");
+                self.runs.insert(fire_at);
+                if fire_at < self.now - GRACE_MS {
+                    late.push(fire_at);
                 }
             }
             self.due.next_fire_at = plan.next_fire.map(Timestamp::as_millis);
@@ -394,7 +391,7 @@ impl StateMachineTest for Plans {
         let rules = rules_of(&model.excluded, None);
         let due = DueColumns::new(&spec, &rules, spec.next_fire(at(model.now)));
         // Half of the cases have small limits for each call.
-        let planner = if model.definition.limit % 2 == 0 {
+        let planner = if model.definition.limit.is_multiple_of(2) {
             SchedulePlanner::default()
         } else {
             SchedulePlanner {
