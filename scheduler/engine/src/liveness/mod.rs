@@ -32,6 +32,8 @@ pub(crate) mod reconcile;
 pub(crate) mod registry;
 pub(crate) mod republish_limit;
 pub(crate) mod results_queue;
+#[cfg(test)]
+mod route_model;
 pub(crate) mod self_check;
 pub(crate) mod start_evidence;
 pub(crate) mod unanswered;

@@ -13,7 +13,7 @@ mod usage;
 mod weighted;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

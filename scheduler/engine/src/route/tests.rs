@@ -1,8 +1,5 @@
 //! Tests of the router as a whole. The strategies have their own beside them.
 
-mod machine;
-mod model;
-
 use cueline_model::{Job, JobId, RunId, RunKind, Shard, Timestamp};
 use rand::SeedableRng;
 
@@ -49,7 +46,7 @@ impl Router {
     }
 }
 
-fn run(route: &serde_json::Value, turn: u64) -> ClaimedRun {
+pub(crate) fn run(route: &serde_json::Value, turn: u64) -> ClaimedRun {
     let spec = serde_json::from_value(serde_json::json!({
         "name": "j", "group": "default", "schedule": { "manual": true },
         "route": route, "handler": { "native": "noop" },

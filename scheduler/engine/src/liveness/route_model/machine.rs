@@ -3,13 +3,21 @@
 //!
 //! `CUELINE_TEST_MODEL_CASES` sets the number of cases (150).
 
-use cueline_model::{AttemptId, ExecutorId, Heartbeat, Session};
+use std::sync::Arc;
+
+use cueline_model::{
+    AttemptId, ExecutorId, Heartbeat, JobId, RunId, Session, Shard, Timestamp, Weight,
+};
+use cueline_store::ClaimedRun;
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 
 use super::model::{DEAD_AFTER_MS, EXECUTORS, Event, Expected, Model, NewRun, ROUTES, id, name};
-use super::*;
 use crate::liveness::registry::Registry;
+use crate::route::tests::run;
+use crate::route::*;
 
 const HOUR_MS: i64 = 3_600_000;
 

@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use cueline_model::ExecutorId;
+use cueline_model::{ExecutorId, ExecutorName};
 use md5::{Digest, Md5};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
-
-use super::*;
 
 pub(super) const DEAD_AFTER_MS: i64 = 15_000;
 pub(super) const EXECUTORS: usize = 5;

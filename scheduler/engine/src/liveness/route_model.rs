@@ -1,0 +1,4 @@
+//! Registry and router against a small model of all routes.
+
+mod machine;
+mod model;
