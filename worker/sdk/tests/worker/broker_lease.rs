@@ -363,6 +363,7 @@ async fn a_fenced_handler_that_does_not_stop_is_dropped_before_the_failover() {
         job.kill_grace = DurationMs::secs(3_600);
     });
     fixture.publish(&[patient]).await;
+    fixture.wait_started(&[1]).await;
     fixture.wait_settled().await;
     lease.clock.advance(Duration::from_secs(28));
     let lost = fixture.outcome(1).await;

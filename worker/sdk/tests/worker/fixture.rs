@@ -123,6 +123,7 @@ impl Fixture {
     /// The same, but it verifies all triggers. It needs keys to trust.
     pub(crate) fn verifying_builder(&self) -> Builder {
         let (started, gate) = (Arc::clone(&self.started), Arc::clone(&self.gate));
+        let stubborn = Arc::clone(&self.started);
         let calls = Arc::clone(&self.calls);
         Worker::builder("default")
             .name("worker-1")
@@ -146,8 +147,9 @@ impl Fixture {
                     Ok(())
                 }
             })
-            .handler("stubborn", |_cx: Context| async {
-                std::future::pending::<Result<(), Failure>>().await
+            .handler("stubborn", move |cx: Context| {
+                stubborn.lock().expect("lock").push(cx.run().0);
+                std::future::pending::<Result<(), Failure>>()
             })
             .handler("panic", |cx: Context| async move {
                 assert!(cx.attempt() == 0, "no such invoice");
