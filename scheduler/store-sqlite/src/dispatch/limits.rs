@@ -27,11 +27,11 @@ const WRITE: &str = "
     INSERT INTO run_limit (name, state, used_at) SELECT e.key, e.value, ?2 FROM json_each(?1) e WHERE true
     ON CONFLICT (name) DO UPDATE SET state = excluded.state, used_at = excluded.used_at";
 
-/// Deletes limits that nobody has used for two days, except if one of their runs is still at work. It runs whenever a new
+/// Deletes limits that were not used for two days, except if one of their runs is still at work. It runs whenever a new
 /// limit is stored, so the table grows no longer than names of limits are in use.
 const DELETE_UNUSED: &str = "
     DELETE FROM run_limit WHERE used_at < ?1 - 172800000
-        AND NOT EXISTS (SELECT 1 FROM json_each(state, '$.places') p JOIN run r ON r.id = p.value WHERE r.state BETWEEN 1 AND 3)";
+        AND NOT EXISTS (SELECT 1 FROM json_each(run_limit.state, '$.places') p JOIN run r ON r.id = p.value WHERE r.state BETWEEN 1 AND 3)";
 
 impl SqliteStore {
     /// Marks the requests that their limits let pass. Returns those that the node may publish, and those that wait.
