@@ -1,27 +1,27 @@
-//! Entries of the audit log: one function for each action, and their columns. The texts of these actions are in this file
-//! only. Entries about requests that were refused come from outside of the store, with texts of their own.
+//! Entries of the audit log: one function for each action, and their columns. The texts of these actions are here
+//! and in [`keys`] only. Entries about requests that were refused come from outside of the store, with texts of their own.
+
+mod columns;
+mod keys;
 
 use cueline_model::{
     Actor, ActorKind, CalendarName, ExecutorId, GroupName, JobName, JobSpec, Namespace, Rate,
-    Retention, RunId, RunState, ScriptName, StoreId, Timestamp, WindowSpec, exclusion::WindowTime,
+    Retention, RunId, RunState, ScriptName, StoreId, WindowSpec, exclusion::WindowTime,
 };
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::convert::{corrupt, parse_name, sha256_hex, to_u64, without_nul};
-use super::definitions::{parse_definition, serialize_definition};
-use super::worker_keys::{EnrolmentWrites, TokenRow};
+use super::convert::parse_name;
+use super::definitions::serialize_definition;
 use crate::{
-    AuditEntry, AuditResult, Backfill, BackfillChange, CancelledFlow, JobVersion,
-    MAX_AUDIT_VALUE_BYTES, NewAuditEntry, NewBackfill, NewEnrolmentToken, NewWorkerKey, Quotas,
-    RetriedFlow, StoreError, TriggerRequest, WorkerKeyState,
+    AuditResult, Backfill, BackfillChange, CancelledFlow, NewAuditEntry, NewBackfill, Quotas,
+    RetriedFlow, StoreError, TriggerRequest,
 };
+
+pub use columns::{AuditColumns, AuditRow, JobVersionRow, audit_entry, job_version, stored_actor};
+pub use keys::{KeyStateRow, key_changed, key_enrolled, token_created, token_deleted};
 
 /// The most entries that one statement writes. With values of [`MAX_AUDIT_VALUE_BYTES`], they take 32 MiB.
 pub const MAX_ENTRIES_IN_STATEMENT: usize = 1_000;
-
-/// The longest object, detail, action and address, in bytes. A longer one is cut.
-const MAX_TEXT_BYTES: usize = 1_024;
 
 /// An entry without values.
 fn entry(actor: &Actor, action: &str, object: impl Into<String>) -> NewAuditEntry {
@@ -451,254 +451,12 @@ pub fn queue_changed(by: &Actor, action: QueueAction, executor: &ExecutorId) -> 
     entry_in_group(by, action, &executor.group, executor.to_string())
 }
 
-/// An entry about a token, which is for a group, for a namespace, or for all namespaces.
-fn entry_of_token(
-    by: &Actor,
-    action: &str,
-    id: &str,
-    (namespace, group): (Option<&Namespace>, Option<&GroupName>),
-) -> NewAuditEntry {
-    match group {
-        Some(group) => entry_in_group(by, action, group, id),
-        None => NewAuditEntry {
-            namespace: namespace.cloned(),
-            ..entry(by, action, id)
-        },
-    }
-}
-
-/// A new enrolment token. Its verifier is a secret and is not kept.
-pub fn token_created(token: &NewEnrolmentToken) -> NewAuditEntry {
-    let after = json!({
-        "namespace": token.namespace, "group": token.group, "executor": token.executor, "uses": token.uses,
-        "valid_ms": token.valid_ms,
-    });
-    NewAuditEntry {
-        after: Some(after.to_string()),
-        ..entry_of_token(
-            &token.by,
-            "enrolment_token.create",
-            &token.id,
-            (token.namespace.as_ref(), token.group.as_ref()),
-        )
-    }
-}
-
-/// A deleted enrolment token.
-///
-/// # Errors
-///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unreadable name.
-pub fn token_deleted(by: &Actor, row: TokenRow) -> Result<NewAuditEntry, StoreError> {
-    let (id, group, executor, uses_left, expires_at, _, _, namespace) = row;
-    let group: Option<GroupName> = group.as_deref().map(parse_name).transpose()?;
-    let namespace: Option<Namespace> = namespace.as_deref().map(parse_name).transpose()?;
-    let before = json!({
-        "namespace": namespace, "group": group, "executor": executor, "uses_left": uses_left,
-        "expires_at": expires_at,
-    });
-    Ok(NewAuditEntry {
-        before: Some(before.to_string()),
-        ..entry_of_token(
-            by,
-            "enrolment_token.delete",
-            &id,
-            (namespace.as_ref(), group.as_ref()),
-        )
-    })
-}
-
 /// A restored store that has got a new id, which ended this many sessions. The actor is the command.
 pub fn store_restored(id: StoreId, sessions: u64) -> NewAuditEntry {
     let by = Actor::new(ActorKind::Node, "cueline migrate");
     NewAuditEntry {
         detail: format!("sessions ended: {sessions}"),
         ..entry(&by, "store.restore", id.to_string())
-    }
-}
-
-const fn state_text(allowed: bool) -> &'static str {
-    if allowed { "allowed" } else { "revoked" }
-}
-
-fn key_object(executor: &ExecutorId, key_id: &str) -> String {
-    format!("{executor}/{key_id}")
-}
-
-/// A worker's key before a change: whether it was allowed, and what changed it last.
-pub type KeyStateRow = (bool, String);
-
-/// A worker's key that was revoked or allowed.
-pub fn key_changed(
-    by: &Actor,
-    executor: &ExecutorId,
-    key_id: &str,
-    (was_allowed, changed_by): &KeyStateRow,
-    state: WorkerKeyState,
-) -> NewAuditEntry {
-    let allowed = state == WorkerKeyState::Allowed;
-    let action = if allowed {
-        "worker_key.allow"
-    } else {
-        "worker_key.revoke"
-    };
-    let before = json!({ "state": state_text(*was_allowed), "changed_by": changed_by });
-    let after = json!({ "state": state_text(allowed), "changed_by": by.to_string() });
-    let object = key_object(executor, key_id);
-    NewAuditEntry {
-        before: Some(before.to_string()),
-        after: Some(after.to_string()),
-        ..entry_in_group(by, action, &executor.group, object)
-    }
-}
-
-/// A worker's new key. The actor is the worker.
-pub fn key_enrolled(key: &NewWorkerKey, writes: &EnrolmentWrites) -> NewAuditEntry {
-    let by = Actor::new(ActorKind::Worker, key.executor.to_string());
-    let object = key_object(&key.executor, &key.key_id);
-    let after = json!({
-        "state": state_text(true), "enrolled_by": writes.enrolled_by, "revoked": writes.revoked,
-    });
-    NewAuditEntry {
-        after: Some(after.to_string()),
-        ..entry_in_group(&by, "worker_key.enrol", &key.executor.group, object)
-    }
-}
-
-/// An entry as it is stored: every text has a bound, and none has a NUL.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct AuditColumns {
-    /// The actor as it is displayed.
-    pub actor: String,
-    /// Where the request came from.
-    pub address: Option<String>,
-    /// `object.verb`.
-    pub action: String,
-    /// The part of the action before the dot.
-    pub action_object: String,
-    /// The namespace.
-    pub namespace: Option<String>,
-    /// The group.
-    pub group_name: Option<String>,
-    /// The name or number of the object.
-    pub object: String,
-    /// `done` or `refused`.
-    pub result: &'static str,
-    /// Further words.
-    pub detail: String,
-    /// The object before.
-    pub old_value: Option<String>,
-    /// The object after.
-    pub new_value: Option<String>,
-}
-
-impl From<&NewAuditEntry> for AuditColumns {
-    fn from(entry: &NewAuditEntry) -> Self {
-        let action = bounded(&entry.action);
-        let action_object = action.split('.').next().unwrap_or_default().to_owned();
-        Self {
-            actor: stored_actor(&entry.actor),
-            address: entry.actor.address.as_deref().map(bounded),
-            action,
-            action_object,
-            namespace: entry.namespace.as_ref().map(Namespace::to_string),
-            group_name: entry.group.as_ref().map(GroupName::to_string),
-            object: bounded(&entry.object),
-            result: entry.result.as_str(),
-            detail: bounded(&entry.detail),
-            old_value: entry.before.as_deref().map(value),
-            new_value: entry.after.as_deref().map(value),
-        }
-    }
-}
-
-/// The actor as timelines and the audit log keep it.
-pub fn stored_actor(actor: &Actor) -> String {
-    bounded(&actor.to_string())
-}
-
-fn bounded(text: &str) -> String {
-    let end = text.floor_char_boundary(MAX_TEXT_BYTES);
-    without_nul(&text[..end]).into_owned()
-}
-
-/// A value, or its length and its SHA-256 if it is too long.
-fn value(text: &str) -> String {
-    if text.len() <= MAX_AUDIT_VALUE_BYTES {
-        return without_nul(text).into_owned();
-    }
-    json!({ "bytes": text.len(), "sha256": sha256_hex(text) }).to_string()
-}
-
-/// A stored entry: id, time, actor, address, action, namespace, group, object, result, detail, values before and after.
-pub type AuditRow = (
-    i64,
-    i64,
-    String,
-    Option<String>,
-    String,
-    Option<String>,
-    Option<String>,
-    String,
-    String,
-    String,
-    Option<String>,
-    Option<String>,
-);
-
-/// An entry from its row. An unknown kind of actor is kept as text.
-///
-/// # Errors
-///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) for an unknown result or an unreadable name.
-pub fn audit_entry(row: AuditRow) -> Result<AuditEntry, StoreError> {
-    let (id, at, actor, address, action, namespace, group, object, result, detail, before, after) =
-        row;
-    let (kind, name) = actor.split_once(' ').unwrap_or((actor.as_str(), ""));
-    // An entry of a newer program must not keep the others from being listed.
-    let (kind, name) = match serde_json::from_value::<ActorKind>(Value::from(kind)) {
-        Ok(kind) => (kind, name),
-        Err(_) => (ActorKind::Other, actor.as_str()),
-    };
-    Ok(AuditEntry {
-        id,
-        at: Timestamp::from_millis(at),
-        entry: NewAuditEntry {
-            actor: Actor {
-                kind,
-                name: name.to_owned(),
-                address,
-            },
-            action,
-            namespace: namespace.as_deref().map(parse_name).transpose()?,
-            group: group.as_deref().map(parse_name).transpose()?,
-            object,
-            result: known_result(&result)?,
-            detail,
-            before,
-            after,
-        },
-    })
-}
-
-/// A result, by its name.
-fn known_result(name: &str) -> Result<AuditResult, StoreError> {
-    serde_json::from_value(Value::from(name))
-        .map_err(|e| corrupt("failed to read the result of an audit entry", e))
-}
-
-/// A stored version of a job: version, time, actor, whether it was enabled, definition.
-pub type JobVersionRow = (i64, i64, String, bool, String);
-
-/// A version of a job from its row. The definition has the setting of the schedule at that version.
-pub fn job_version(row: JobVersionRow) -> JobVersion {
-    let (version, at, by, enabled, definition) = row;
-    JobVersion {
-        version: to_u64(version),
-        at: Timestamp::from_millis(at),
-        by,
-        definition: parse_definition(&definition, Some(enabled)).ok(),
-        enabled,
     }
 }
 

@@ -1,6 +1,9 @@
 //! Tests of the entries.
 
+use cueline_model::Timestamp;
+
 use super::*;
+use crate::{MAX_AUDIT_VALUE_BYTES, NewEnrolmentToken};
 
 fn stored(value: String) -> AuditColumns {
     let actor = Actor::new(ActorKind::User, "ann");
