@@ -7,6 +7,7 @@ use cueline_model::alarm::NewAlarmEvent;
 use cueline_model::{Actor, AlarmBook, AlarmSilence, Namespace};
 use cueline_store::adapter::alarm_events::{
     EventColumns, StreakRow, alarming_ends, end_writes, event_columns, has_missed, missed_events,
+    raise_nothing,
 };
 use cueline_store::adapter::alarms::{
     DefinitionRow, SILENCE, audit_name, audit_word, change_definition, definition_to_delete,
@@ -104,6 +105,9 @@ impl PgStore {
             return Ok(());
         }
         let book = self.present_book(&mut *tx).await?;
+        if raise_nothing(&book, &ends) {
+            return Ok(());
+        }
         let jobs: BTreeSet<i64> = ends.iter().map(|end| end.job.id.0).collect();
         let streaks: Vec<StreakRow> = sqlx::query_as(STREAKS)
             .bind(jobs.into_iter().collect::<Vec<_>>())

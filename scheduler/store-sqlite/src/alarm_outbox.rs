@@ -1,19 +1,20 @@
 //! The outbox of alarms: events become deliveries, and deliveries are claimed and settled. Lists of both.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use cueline_model::alarm::{AlarmFacts, ConditionKind, JobLoad, LevelFound, MAX_LISTED_EVENTS};
-use cueline_model::{Actor, ChannelName, JobId, RunId, Timestamp};
+use cueline_model::{Actor, ChannelName, JobId, Timestamp};
 use cueline_store::adapter::alarm_events::{
-    ClaimedRow, Collected, DeliveryRow, EventRow, FATE_SENT, MessageRow, WaitingRow,
-    claimed_deliveries, collect, delivery, event, facts_text, kept_answer, test_rule,
+    ClaimedRow, Collected, DeliveryRow, EventRow, FATE_SENT, LevelChanges, LoadRow, MessageRow,
+    WaitingRow, claimed_deliveries, collect, delivery, event, facts_text, kept_answer,
+    level_changes, loads, settled, test_rule,
 };
 use cueline_store::adapter::audit::channel_tested;
-use cueline_store::adapter::convert::{to_i64, to_u64};
+use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
-    AfterSend, AlarmDelivery, AlarmEvent, AlarmFilter, AlarmStore, ClaimedDelivery,
-    CollectedAlarms, DeliveryState, ErrorKind, MAX_CLAIMED_OF_CHANNEL, SendOutcome, StoreError,
+    AlarmDelivery, AlarmEvent, AlarmFilter, AlarmStore, ClaimedDelivery, CollectedAlarms,
+    ErrorKind, MAX_CLAIMED_OF_CHANNEL, SendOutcome, StoreError,
 };
 use sqlx::types::Json;
 
@@ -187,22 +188,18 @@ impl SqliteStore {
     ) -> Result<bool> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let (state, next_at, ended_at) = match outcome.then {
-            AfterSend::Delivered => (DeliveryState::Delivered, None, Some(now)),
-            AfterSend::Again(wait_ms) => (DeliveryState::Pending, Some(now.plus_ms(wait_ms)), None),
-            AfterSend::GiveUp => (DeliveryState::Failed, None, Some(now)),
-        };
-        let settled = sqlx::query(SETTLE)
+        let (state, next_at, ended_at) = settled(outcome, now);
+        let written = sqlx::query(SETTLE)
             .bind(id)
             .bind(i64::from(attempt))
-            .bind(i64::from(state as u8))
-            .bind(next_at.map(Timestamp::as_millis))
-            .bind(ended_at.map(Timestamp::as_millis))
+            .bind(state)
+            .bind(next_at)
+            .bind(ended_at)
             .bind(kept_answer(&outcome.answer))
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(settled.rows_affected() == 1)
+        Ok(written.rows_affected() == 1)
     }
 
     async fn next_alarm_at(&self) -> Result<Option<Timestamp>> {
@@ -227,7 +224,7 @@ impl SqliteStore {
     async fn job_loads(&self, jobs: &[JobId]) -> Result<BTreeMap<i64, JobLoad>> {
         let mut conn = self.db.read().await?;
         let now = self.db.now();
-        let rows: Vec<(i64, i64, i64, i64)> = sqlx::query_as(LOADS)
+        let rows: Vec<LoadRow> = sqlx::query_as(LOADS)
             .bind(Json(jobs))
             .bind(now.as_millis())
             .fetch_all(&mut *conn)
@@ -238,37 +235,21 @@ impl SqliteStore {
     async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<u64> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let known: Vec<String> = sqlx::query_scalar(LEVELS).fetch_all(&mut *tx).await?;
-        let present: HashSet<&str> = found.iter().map(|level| level.subject.as_str()).collect();
-        let (known, over): (Vec<String>, Vec<String>) = known
-            .into_iter()
-            .partition(|subject| present.contains(subject.as_str()));
-        let known: HashSet<&str> = known.iter().map(String::as_str).collect();
-        let new = found
-            .iter()
-            .filter(|level| !known.contains(level.subject.as_str()));
-        let new: Vec<&LevelFound> = new.collect();
-        if new.is_empty() && over.is_empty() {
+        let noted: Vec<String> = sqlx::query_scalar(LEVELS).fetch_all(&mut *tx).await?;
+        let changes = level_changes(noted, found, now);
+        if changes == LevelChanges::default() {
             return Ok(0);
         }
         sqlx::query(FORGET_LEVELS)
-            .bind(Json(over))
+            .bind(Json(&changes.over))
             .execute(&mut *tx)
             .await?;
         sqlx::query(NOTE_LEVELS)
-            .bind(Json(
-                new.iter().map(|level| &level.subject).collect::<Vec<_>>(),
-            ))
+            .bind(Json(&changes.begun))
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        let mut events = Vec::with_capacity(new.len());
-        for level in new {
-            let mut event = level.event.clone();
-            event.key = format!("{}:{}", event.key, now.as_millis());
-            events.push(event);
-        }
-        let inserted = insert_events(&mut tx, &events).await?;
+        let inserted = insert_events(&mut tx, &changes.events).await?;
         tx.commit().await?;
         Ok(inserted)
     }
@@ -314,18 +295,6 @@ impl SqliteStore {
         tx.commit().await?;
         Ok(most)
     }
-}
-
-fn loads(rows: Vec<(i64, i64, i64, i64)>) -> BTreeMap<i64, JobLoad> {
-    let load = |(job, waiting, oldest_run, oldest_due_at)| {
-        let load = JobLoad {
-            waiting: to_u64(waiting),
-            oldest_run: RunId(oldest_run),
-            oldest_due_at: Timestamp::from_millis(oldest_due_at),
-        };
-        (job, load)
-    };
-    rows.into_iter().map(load).collect()
 }
 
 /// Writes what becomes of events, and their deliveries. Returns the numbers of the deliveries.

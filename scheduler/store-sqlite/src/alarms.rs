@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cueline_model::alarm::NewAlarmEvent;
 use cueline_model::{Actor, AlarmBook, AlarmSilence, Namespace, Timestamp};
 use cueline_store::adapter::alarm_events::{
-    StreakRow, alarming_ends, end_writes, event_columns, has_missed, missed_events,
+    StreakRow, alarming_ends, end_writes, event_columns, has_missed, missed_events, raise_nothing,
 };
 use cueline_store::adapter::alarms::{
     DefinitionRow, SILENCE, audit_name, audit_word, change_definition, definition_to_delete,
@@ -101,6 +101,9 @@ impl SqliteStore {
             return Ok(());
         }
         let book = self.present_book(&mut *tx).await?;
+        if raise_nothing(&book, &ends) {
+            return Ok(());
+        }
         let jobs: BTreeSet<i64> = ends.iter().map(|end| end.job.id.0).collect();
         let streaks: Vec<StreakRow> = sqlx::query_as(STREAKS)
             .bind(Json(&jobs))

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cueline_model::alarm::{
-    AlarmFacts, ConditionKind, EndsEvaluated, JobEnd, MessageEvent, NewAlarmEvent, Streak,
-    evaluate_ends, missed,
+    AlarmFacts, ConditionKind, EndsEvaluated, JobEnd, JobLoad, LevelFound, MessageEvent,
+    NewAlarmEvent, Streak, evaluate_ends, missed,
 };
 use cueline_model::{AlarmBook, ChannelName, JobId, JobName, RunId, Timestamp};
 
@@ -13,8 +13,8 @@ use super::definitions::JobsById;
 use super::new_run::NewRun;
 use super::report_batch::BatchWrites;
 use crate::{
-    AlarmDelivery, AlarmEvent, AlarmFate, ClaimedDelivery, DeliveryState, MAX_ANSWER_BYTES,
-    StoreError,
+    AfterSend, AlarmDelivery, AlarmEvent, AlarmFate, ClaimedDelivery, DeliveryState,
+    MAX_ANSWER_BYTES, SendOutcome, StoreError,
 };
 
 /// The ends of a batch that may raise alarms, in the order in which they happened: failures, and successes of jobs that
@@ -45,6 +45,11 @@ pub fn alarming_ends<'a>(writes: &'a BatchWrites, jobs: &'a JobsById) -> Vec<Job
         .collect();
     ends.sort_by_key(|end| (end.at, end.run));
     ends
+}
+
+/// Whether nothing follows from ends, whatever the streaks of their jobs are: failures without any rule.
+pub fn raise_nothing(book: &AlarmBook, ends: &[JobEnd<'_>]) -> bool {
+    book.rules.is_empty() && ends.iter().all(|end| end.state.is_failure())
 }
 
 /// A stored streak: job, failures, first run, time of its end.
@@ -225,6 +230,65 @@ pub fn collect(book: &AlarmBook, rows: &[WaitingRow], now: Timestamp) -> Collect
         }
     }
     collected
+}
+
+/// The load of a job: job, due runs that have not started, the oldest of them, when that was due.
+pub type LoadRow = (i64, i64, i64, i64);
+
+/// The loads of jobs, by their ids.
+pub fn loads(rows: Vec<LoadRow>) -> BTreeMap<i64, JobLoad> {
+    let load = |(job, waiting, oldest_run, oldest_due_at)| {
+        let load = JobLoad {
+            waiting: to_u64(waiting),
+            oldest_run: RunId(oldest_run),
+            oldest_due_at: Timestamp::from_millis(oldest_due_at),
+        };
+        (job, load)
+    };
+    rows.into_iter().map(load).collect()
+}
+
+/// How the conditions that hold have changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LevelChanges {
+    /// The subjects of those that hold no more.
+    pub over: Vec<String>,
+    /// The subjects of those that began to hold.
+    pub begun: Vec<String>,
+    /// The events of those. Their keys are those of this beginning.
+    pub events: Vec<NewAlarmEvent>,
+}
+
+/// Compares the conditions that hold now with the subjects that are noted as holding.
+pub fn level_changes(noted: Vec<String>, found: &[LevelFound], now: Timestamp) -> LevelChanges {
+    let present: BTreeSet<&str> = found.iter().map(|level| level.subject.as_str()).collect();
+    let known: BTreeSet<&str> = noted.iter().map(String::as_str).collect();
+    let mut changes = LevelChanges::default();
+    for level in found {
+        if !known.contains(level.subject.as_str()) {
+            let mut event = level.event.clone();
+            event.key = format!("{}:{}", event.key, now.as_millis());
+            changes.begun.push(level.subject.clone());
+            changes.events.push(event);
+        }
+    }
+    let is_over = |subject: &String| !present.contains(subject.as_str());
+    changes.over = noted.iter().filter(|one| is_over(one)).cloned().collect();
+    changes
+}
+
+/// What an attempt makes of its delivery: the code of its state, its next attempt, its end.
+pub fn settled(outcome: &SendOutcome, now: Timestamp) -> (i64, Option<i64>, Option<i64>) {
+    let now_ms = now.as_millis();
+    let (state, next_at, ended_at) = match outcome.then {
+        AfterSend::Delivered => (DeliveryState::Delivered, None, Some(now_ms)),
+        AfterSend::Again(wait_ms) => {
+            let next_at = now.plus_ms(wait_ms).as_millis();
+            (DeliveryState::Pending, Some(next_at), None)
+        }
+        AfterSend::GiveUp => (DeliveryState::Failed, None, Some(now_ms)),
+    };
+    (i64::from(state as u8), next_at, ended_at)
 }
 
 /// A claimed delivery: id, attempt, batch, rule, channel, number of events.

@@ -46,7 +46,7 @@ impl BookCache {
     }
 }
 
-/// Reads definitions. One that this program cannot read is left out, so that it stops nothing else.
+/// Reads definitions. One that this program cannot read is left out. It stops nothing else.
 pub fn parse_book(revision: i64, rows: Vec<DefinitionRow>) -> AlarmBook {
     let mut book = AlarmBook {
         revision,
