@@ -95,7 +95,7 @@ impl CheckAlarms {
                 self.absent.entry(group.clone()).or_insert(now);
             }
         } else {
-            // Nobody counts as absent for a time in which this node could not hear.
+            // No group counts as without an executor for a time in which this node could not hear.
             self.absent.clear();
         }
         let mut loads = BTreeMap::new();

@@ -30,7 +30,7 @@ const MAX_SENDING: usize = 32;
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than a send and the writes around it. After it, another scheduler sends the message again.
 const LEASE_MS: u64 = 60_000;
-/// After this many attempts a message is given up: with the waits below, after about two hours.
+/// After this many attempts a message is given up: with the waits below, after 80 to 100 minutes.
 const MAX_ATTEMPTS: u32 = 12;
 const FIRST_WAIT_MS: u64 = 5_000;
 const LONGEST_WAIT_MS: u64 = 20 * 60_000;
@@ -138,6 +138,11 @@ async fn send(
     delivery: ClaimedDelivery,
 ) -> Result<(), StoreError> {
     let result = match &delivery.channel {
+        // The last attempt has ended without an answer, because its scheduler has.
+        _ if delivery.attempt > MAX_ATTEMPTS => Err(SendFailure {
+            answer: format!("{MAX_ATTEMPTS} attempts, and no answer of the last one"),
+            is_permanent: true,
+        }),
         Some(channel) => {
             let sending = transport.send(channel, &delivery);
             let sent = tokio::time::timeout(SEND_TIMEOUT, sending).await;

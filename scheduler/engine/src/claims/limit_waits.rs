@@ -130,15 +130,19 @@ impl LimitWaits {
         self.users.entry(run.job.id).or_default().extend(keys);
     }
 
-    /// Takes the first runs of the queues that are to be tried, at most `max`.
+    /// Takes the first runs of the queues that are to be tried, at most `max`. The queue that waits for the longest time is
+    /// the first, and those without room keep their times. So a queue that is always full holds back no other one.
     pub(crate) fn pop(&mut self, now: Timestamp, max: usize) -> Vec<ClaimedRun> {
         let mut popped = Vec::new();
-        for queue in self.queues.values_mut() {
-            // A try that is later than this was set before the clock was set back.
-            let is_early = queue.try_at > now
-                && queue.try_at.since_ms(now) <= LONGEST_RATE_WAIT_MS.cast_signed();
-            if is_early {
-                continue;
+        // A try that is later than this was set before the clock was set back.
+        let longest = LONGEST_RATE_WAIT_MS.cast_signed();
+        let is_early = |queue: &Queue| queue.try_at > now && queue.try_at.since_ms(now) <= longest;
+        let queues = self.queues.values_mut();
+        let mut queues: Vec<&mut Queue> = queues.filter(|queue| !is_early(queue)).collect();
+        queues.sort_by_key(|queue| queue.try_at);
+        for queue in queues {
+            if popped.len() >= max {
+                break;
             }
             (queue.tried, queue.refused) = (0, 0);
             for _ in 0..queue.tried_together.min(max - popped.len()) {
@@ -316,6 +320,27 @@ mod tests {
         waits.end_try(at(20));
         assert!(waits.is_empty());
         assert_eq!(waits.len(), 0);
+    }
+
+    #[test]
+    fn a_limit_with_a_long_queue_holds_back_no_other_one() {
+        let mut waits = LimitWaits::default();
+        let keyed = |id, key: &str| {
+            let limits = json!({ "concurrency": { "key": key, "limit": 9 } });
+            run(id, 1, &limits)
+        };
+        for id in 1..=100 {
+            refuse(&mut waits, keyed(id, "a"), 0);
+        }
+        refuse(&mut waits, keyed(1_000, "b"), 0);
+        waits.end_try(at(0));
+        let mut tries = 0;
+        // Each batch has room for one run, and all of them pass.
+        while !ids(&waits.pop(at(10 + tries), 1)).contains(&1_000) {
+            waits.end_try(at(10 + tries));
+            tries += 1;
+            assert!(tries < 3, "the other limit waits");
+        }
     }
 
     #[test]

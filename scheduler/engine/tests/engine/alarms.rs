@@ -236,6 +236,37 @@ async fn a_dead_channel_delays_no_run_and_is_given_up_at_the_bound() {
     assert_eq!(transport.take(), []);
 }
 
+/// Nodes that end during each attempt leave no answer. The bound of attempts holds for their message too.
+#[tokio::test]
+async fn a_message_whose_senders_end_is_given_up_at_the_bound() {
+    let fixture = Fixture::new().await;
+    let transport = Recorder::new(Behaviour::Accepts);
+    let mut engine = engine(&fixture, "one", &transport).await;
+    let executor = fixture.executor("e1").await;
+    tick(&mut engine).await;
+    fixture.apply("a", json!({})).await;
+    watch(&fixture, json!(["failed"])).await;
+    end_one(&fixture, &mut engine, &executor, OutcomeKind::Failed).await;
+    fixture.set(31_000);
+    fixture.store.collect_alarms(10).await.expect("collects");
+    for attempt in 1..=12 {
+        let claimed = fixture.store.claim_alarm_deliveries(1_000, &[], 10).await;
+        assert_eq!(claimed.expect("claims").len(), 1, "attempt {attempt}");
+        fixture.set(31_000 + 1_000 * attempt);
+    }
+    engine.send_alarms().await.expect("gives up");
+    assert_eq!(transport.take(), []);
+    let delivery = deliveries(&fixture).await.remove(0);
+    assert_eq!(
+        (delivery.state, delivery.next_at),
+        (DeliveryState::Failed, None)
+    );
+    assert_eq!(
+        delivery.answer,
+        "12 attempts, and no answer of the last one"
+    );
+}
+
 #[tokio::test]
 async fn a_refusal_for_good_is_not_repeated_and_neither_is_a_test() {
     let fixture = Fixture::new().await;

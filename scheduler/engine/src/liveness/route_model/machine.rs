@@ -83,7 +83,7 @@ impl Node {
                 is_expected,
                 "{route}: {choice:?} instead of {expected:?} for {new:?}"
             );
-            // The model cannot know where a random one is, so it counts for nobody.
+            // The model cannot know where a random one is, so it counts for none of them.
             if let (Choice::Executor(executor), Expected::One(_)) = (choice, expected) {
                 self.router.record(&run, &executor, self.now);
                 let executor = ExecutorId {
