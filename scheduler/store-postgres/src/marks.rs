@@ -67,6 +67,15 @@ pub(crate) const ACCEPTED: &str = "
         JOIN run_live l ON l.id = e.id
     WHERE l.attempt = e.attempt AND l.state = 1 AND l.claimed_by = $4 AND l.executor = e.executor ORDER BY e.position FOR SHARE OF l";
 
+/// How a batch is marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// Looks at the lanes itself, and leaves out runs in whose lane another run matters: [`BEGIN_IDLE`].
+    IfIdle,
+    /// The lanes were looked at: [`BEGIN`].
+    AfterLook,
+}
+
 /// The release of changed runs is tried at most this often.
 const MAX_RELEASE_TRIES: usize = 5;
 
@@ -90,9 +99,15 @@ impl PgStore {
         node: NodeId,
         requests: &[DispatchRequest],
     ) -> Result<BegunDispatch> {
-        let first = subset(requests, &marked_if_idle(requests, &lane_groups(requests)));
-        let groups = lane_groups(&first);
-        let (marked, kept) = self.mark(node, BEGIN_IDLE, &first, &groups).await?;
+        let groups = lane_groups(requests);
+        let first = marked_if_idle(requests, &groups);
+        let (marked, kept) = if first.len() == requests.len() {
+            self.mark(node, Mark::IfIdle, requests, &groups).await?
+        } else {
+            let first = subset(requests, &first);
+            let groups = lane_groups(&first);
+            self.mark(node, Mark::IfIdle, &first, &groups).await?
+        };
         let rest = requests.iter().filter(|r| !marked.contains(&r.attempt));
         let rest: Vec<DispatchRequest> = rest.cloned().collect();
         if rest.is_empty() {
@@ -132,7 +147,7 @@ impl PgStore {
             });
         }
         let groups = lane_groups(&proceed);
-        let (marked, kept) = self.mark(node, BEGIN, &proceed, &groups).await?;
+        let (marked, kept) = self.mark(node, Mark::AfterLook, &proceed, &groups).await?;
         waits.extend(kept.waits);
         let accepted = if marked.len() == proceed.len() {
             kept.accepted
@@ -146,19 +161,19 @@ impl PgStore {
         })
     }
 
-    /// Moves those requests to `dispatching` that meet the conditions of `sql`. Then looks at their lanes, and at the
+    /// Moves those requests to `dispatching` that meet the conditions of `mark`. Then looks at their lanes, and at the
     /// versions of their jobs, and takes back the marks that are lost. Returns the marked attempts, and those that stay.
     ///
     /// Each statement is its own transaction, which saves round trips that due runs would wait for.
     async fn mark(
         &self,
         node: NodeId,
-        sql: &'static str,
+        mark: Mark,
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
     ) -> Result<(HashSet<AttemptId>, BegunDispatch)> {
         let mut conn = self.db.generic_plan().await?;
-        let marked = self.mark_on(&mut conn, node, sql, requests).await?;
+        let marked = self.mark_on(&mut conn, node, mark, requests).await?;
         if marked.is_empty() {
             return Ok((marked, BegunDispatch::default()));
         }
@@ -170,13 +185,13 @@ impl PgStore {
         Ok((marked, kept))
     }
 
-    /// Moves those requests to `dispatching` that meet the conditions of `sql`, and returns them. The connection may be in a
+    /// Moves those requests to `dispatching` that meet the conditions of `mark`, and returns them. The connection may be in a
     /// transaction.
     async fn mark_on(
         &self,
         conn: &mut PgConnection,
         node: NodeId,
-        sql: &'static str,
+        mark: Mark,
         requests: &[DispatchRequest],
     ) -> Result<HashSet<AttemptId>> {
         // An attempt that may be published is `dispatching` already.
@@ -184,15 +199,18 @@ impl PgStore {
         if columns.ids.is_empty() {
             return Ok(HashSet::new());
         }
-        let mut query = sqlx::query_as(sql)
-            .bind(&columns.ids)
-            .bind(&columns.attempts)
-            .bind(&columns.versions)
-            .bind(&columns.executors)
-            .bind(&columns.names)
-            .bind(node.0)
-            .bind(self.db.test_clock().map(Timestamp::as_millis));
-        if sql == BEGIN_IDLE {
+        let mut query = sqlx::query_as(match mark {
+            Mark::IfIdle => BEGIN_IDLE,
+            Mark::AfterLook => BEGIN,
+        })
+        .bind(&columns.ids)
+        .bind(&columns.attempts)
+        .bind(&columns.versions)
+        .bind(&columns.executors)
+        .bind(&columns.names)
+        .bind(node.0)
+        .bind(self.db.test_clock().map(Timestamp::as_millis));
+        if mark == Mark::IfIdle {
             query = query.bind(columns.lanes);
         }
         let marked: Vec<(i64, i32)> = query.fetch_all(conn).await?;
@@ -217,6 +235,12 @@ impl PgStore {
         let mut waits = after_mark(requests, groups, &facts, |id| marked.contains(&id));
         if !changed.is_empty() {
             self.release_changed(node, &changed).await?;
+        }
+        if changed.is_empty() && waits.is_empty() {
+            return Ok(BegunDispatch {
+                accepted: in_order(requests, marked),
+                ..BegunDispatch::default()
+            });
         }
         let lost: HashSet<AttemptId> = waits.iter().map(|wait| wait.attempt).collect();
         let taken_back = requests.iter().filter(|r| lost.contains(&r.attempt));

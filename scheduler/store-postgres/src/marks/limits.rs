@@ -15,7 +15,7 @@ use cueline_store::{
 };
 use sqlx::postgres::PgConnection;
 
-use super::{BEGIN, subset};
+use super::{Mark, subset};
 use crate::PgStore;
 use crate::error::Result;
 use crate::group_rates;
@@ -31,7 +31,7 @@ const INSERT: &str = "
     SELECT n, '{}', coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM unnest($1::text[]) n ORDER BY n
     ON CONFLICT DO NOTHING";
 
-/// Deletes limits that nobody has used for two days, except if one of their runs is still at work. It runs whenever a new
+/// Deletes limits that were not used for two days, except if one of their runs is still at work. It runs whenever a new
 /// limit is stored, so the table grows no longer than names of limits are in use.
 const DELETE_UNUSED: &str = "
     DELETE FROM run_limit WHERE name IN (
@@ -184,7 +184,7 @@ impl PgStore {
         let before = book.states.clone();
         let admission = book.admit(requests, now);
         let passed = subset(requests, &admission.proceed);
-        let marked = self.mark_on(tx, node, BEGIN, &passed).await?;
+        let marked = self.mark_on(tx, node, Mark::AfterLook, &passed).await?;
         let runs: HashSet<RunId> = marked.iter().map(|id| id.run).collect();
         let is_marked = |run: RunId| runs.contains(&run);
         book.settle(node, requests, &admission.waits, is_marked, now);

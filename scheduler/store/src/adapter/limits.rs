@@ -179,11 +179,12 @@ impl LimitBook {
             }
         }
         for wait in waits {
+            let state = self.states.get_mut(&wait.key);
+            let Some(state) = state.filter(|s| s.turns.iter().all(|turn| turn.node != node)) else {
+                continue;
+            };
             let place = requests.iter().find(|r| r.attempt == wait.attempt);
-            let place = place.and_then(|r| Some(r.limits.as_ref()?.place));
-            if let Some((state, place)) = self.states.get_mut(&wait.key).zip(place)
-                && !state.turns.iter().any(|turn| turn.node == node)
-            {
+            if let Some(place) = place.and_then(|r| Some(r.limits.as_ref()?.place)) {
                 let asks_at = match wait.reason {
                     LimitWaitReason::Rate(at) => at.max(now),
                     LimitWaitReason::Full(_) | LimitWaitReason::Behind(_) => now,
