@@ -17,7 +17,7 @@ CREATE TABLE alarm_definition (
 
 CREATE UNIQUE INDEX alarm_definition_name ON alarm_definition (kind, name) WHERE name <> '';
 
--- One row. It counts the changes of definitions. Whoever changes definitions or collects events locks it.
+-- One row. It counts the changes of definitions. A change of definitions and a collection of events lock it.
 CREATE TABLE alarm_revision (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     revision bigint  NOT NULL

@@ -152,7 +152,7 @@ async fn silences_begin_and_end_in_their_namespace() {
     assert_eq!(server.delete(&path).await.status, StatusCode::NOT_FOUND);
 }
 
-/// Whoever edits rules may not make schedulers connect anywhere, with the schedulers' secrets.
+/// An author of rules may not make schedulers connect anywhere, with the schedulers' secrets.
 #[tokio::test]
 async fn channels_need_an_admin_of_the_namespace() {
     let server = Server::start().await;

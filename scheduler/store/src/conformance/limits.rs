@@ -407,7 +407,7 @@ pub async fn a_situation_has_the_limits_of_its_job(fixture: &Fixture) {
     assert!(window.next_place(fixture.now(), rate) > fixture.now().plus_ms(3_500_000));
 }
 
-/// A limit that nobody uses any more is forgotten, unless one of its runs is still at work.
+/// A limit that was not used for two days is forgotten, unless one of its runs is still at work.
 pub async fn unused_limits_are_forgotten(fixture: &Fixture) {
     const COUNT: &str = "SELECT CAST(count(*) AS text) FROM run_limit";
     let node = fixture.node().await;

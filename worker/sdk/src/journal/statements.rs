@@ -78,6 +78,7 @@ impl RowsStatement {
 }
 
 /// The transactions that write up to [`FEW_ROWS`] entries: whether they remove triggers, their rows of triggers and of entries.
+/// There are at most 24.
 #[derive(Debug, Default)]
 pub(super) struct FewRowsTransactions(HashMap<(bool, usize, usize), Arc<str>>);
 
