@@ -129,13 +129,8 @@ impl PgStore {
     async fn insert_backfill(&self, new: &NewBackfill) -> Result<Backfill> {
         let mut tx = self.db.write().await?;
         let inserted = insert_locked(&mut tx, new).await;
-        if inserted.is_ok() {
-            tx.commit().await?;
-        } else {
-            // A dropped transaction keeps the lock of the job for a moment, and a node would skip its backfill.
-            tx.roll_back().await;
-        }
-        inserted
+        // A dropped transaction keeps the lock of the job for a moment, and a node would skip its backfill.
+        tx.finish(inserted).await
     }
 
     async fn list_backfills(&self, filter: &BackfillFilter) -> Result<Vec<Backfill>> {
@@ -175,40 +170,8 @@ impl PgStore {
 
     async fn set_backfill(&self, id: i64, change: BackfillChange, by: &Actor) -> Result<Backfill> {
         let mut tx = self.db.write().await?;
-        let now = tx.now;
-        let job: Option<i64> = sqlx::query_scalar(LOCK)
-            .bind(id)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let job = job.ok_or_else(|| no_backfill(id))?;
-        let before = read(&mut tx, id).await?.backfill()?;
-        if !check_change(id, before.state, change)? {
-            return Ok(before);
-        }
-        sqlx::query(CHANGE)
-            .bind(id)
-            .bind(i16::from(change.state().code()))
-            .bind(now.as_millis())
-            .bind(stored_actor(by))
-            .execute(&mut *tx)
-            .await?;
-        if change == BackfillChange::Cancel {
-            follow_ups::lock_jobs(&mut tx, vec![job]).await?;
-            let message = cancel_message(id, &stored_actor(by));
-            for statement in [CANCEL_WAITING, REQUEST_CANCEL] {
-                sqlx::query(statement)
-                    .bind(job)
-                    .bind(now.as_millis())
-                    .bind(&message)
-                    .execute(&mut *tx)
-                    .await?;
-            }
-        }
-        let entry = backfill_changed(by, change, &before);
-        audit::write(&mut tx, &[entry], now).await?;
-        let after = read(&mut tx, id).await?.backfill()?;
-        tx.commit().await?;
-        Ok(after)
+        let changed = change_locked(&mut tx, id, change, by).await;
+        tx.finish(changed).await
     }
 
     async fn advance(&self) -> Result<AdvancedBackfills> {
@@ -361,6 +324,48 @@ async fn insert_locked(tx: &mut WriteTx, new: &NewBackfill) -> Result<Backfill> 
     let entry = backfill_started(new, id, &parse_name(&group)?);
     audit::write(tx, &[entry], now).await?;
     Ok(read(tx, id).await?.backfill()?)
+}
+
+/// Locks the backfill, and changes its state.
+async fn change_locked(
+    tx: &mut WriteTx,
+    id: i64,
+    change: BackfillChange,
+    by: &Actor,
+) -> Result<Backfill> {
+    let now = tx.now;
+    let job: Option<i64> = sqlx::query_scalar(LOCK)
+        .bind(id)
+        .fetch_optional(&mut **tx)
+        .await?;
+    let job = job.ok_or_else(|| no_backfill(id))?;
+    let before = read(tx, id).await?.backfill()?;
+    if !check_change(id, before.state, change)? {
+        return Ok(before);
+    }
+    sqlx::query(CHANGE)
+        .bind(id)
+        .bind(i16::from(change.state().code()))
+        .bind(now.as_millis())
+        .bind(stored_actor(by))
+        .execute(&mut **tx)
+        .await?;
+    if change == BackfillChange::Cancel {
+        follow_ups::lock_jobs(tx, vec![job]).await?;
+        let message = cancel_message(id, &stored_actor(by));
+        for statement in [CANCEL_WAITING, REQUEST_CANCEL] {
+            sqlx::query(statement)
+                .bind(job)
+                .bind(now.as_millis())
+                .bind(&message)
+                .execute(&mut **tx)
+                .await?;
+        }
+    }
+    let entry = backfill_changed(by, change, &before);
+    audit::write(tx, &[entry], now).await?;
+    let after = read(tx, id).await?.backfill()?;
+    Ok(after)
 }
 
 #[async_trait]

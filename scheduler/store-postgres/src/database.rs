@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::Timestamp;
@@ -11,6 +12,7 @@ use cueline_store::{ClockOverride, ErrorKind, PoolUse, StoreError};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{Connection as _, Postgres, Transaction};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::counted_pool::CountedPool;
 use crate::error::{Error, Result};
@@ -31,12 +33,16 @@ const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// and join nothing.
 const BEGIN_GENERIC_PLAN: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
 
-/// Connections for single statements with generic plans. There are three users, and each needs one connection at a
-/// time.
-const GENERIC_PLAN_CONNECTIONS: u32 = 4;
+/// Connections for single statements with generic plans. Three stages of the pipeline need one each at a time, and
+/// requests use up to [`GENERIC_PLAN_REQUESTS`].
+const GENERIC_PLAN_CONNECTIONS: u32 = 6;
+
+/// The most requests of users that use such a connection at once, because they may wait for locks. The stages always
+/// find one.
+const GENERIC_PLAN_REQUESTS: usize = 2;
 
 /// This many of them stay open while nothing is due, because a due run has no time to wait for a connection.
-const GENERIC_PLAN_KEPT: u32 = 2;
+const GENERIC_PLAN_KEPT: u32 = 3;
 
 /// Connections that find sessions and API tokens. Each request needs one for a moment, and must not wait for the
 /// queries of other users.
@@ -51,6 +57,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Database {
     writers: CountedPool,
     generic_plan: CountedPool,
+    requests: Arc<Semaphore>,
     readers: CountedPool,
     authentication: CountedPool,
     connect: PgConnectOptions,
@@ -84,11 +91,29 @@ impl WriteTx {
         self.tx.commit().await.map_err(Error::Commit)
     }
 
+    /// Commits what has succeeded, and rolls back what was refused, see [`roll_back`](Self::roll_back).
+    pub(crate) async fn finish<T>(self, result: Result<T>) -> Result<T> {
+        match result {
+            Ok(done) => self.commit().await.map(|()| done),
+            Err(refused) => {
+                self.roll_back().await;
+                Err(refused)
+            }
+        }
+    }
+
     /// Rolls back and waits for the result. A dropped transaction is rolled back in the background. A repeated call
     /// could skip the rows that it still locks. A failed rollback closes the connection, which rolls back too.
     pub(crate) async fn roll_back(self) {
         let _ = self.tx.rollback().await;
     }
+}
+
+/// A connection with generic plans that the request of a user holds.
+#[derive(Debug)]
+pub(crate) struct RequestConnection {
+    pub(crate) conn: PoolConnection<Postgres>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Deref for WriteTx {
@@ -134,6 +159,7 @@ impl Database {
         Ok(Self {
             writers: CountedPool::new("writers", writers),
             generic_plan: CountedPool::new("generic_plan", generic_plan),
+            requests: Arc::new(Semaphore::new(GENERIC_PLAN_REQUESTS)),
             readers: CountedPool::new("readers", readers),
             authentication: CountedPool::new("authentication", authentication),
             connect,
@@ -197,6 +223,19 @@ impl Database {
     /// values.
     pub(crate) async fn generic_plan(&self) -> Result<PoolConnection<Postgres>> {
         Ok(self.generic_plan.for_call().acquire().await?)
+    }
+
+    /// Like [`generic_plan`](Self::generic_plan), for the request of a user. `None` if as many requests as may use such
+    /// connections do.
+    pub(crate) async fn generic_plan_for_request(&self) -> Result<Option<RequestConnection>> {
+        let Ok(permit) = Arc::clone(&self.requests).try_acquire_owned() else {
+            return Ok(None);
+        };
+        let conn = self.generic_plan().await?;
+        Ok(Some(RequestConnection {
+            conn,
+            _permit: permit,
+        }))
     }
 
     /// Begins a reading transaction. All its statements see the same state.

@@ -1,6 +1,7 @@
 //! Errors of PostgreSQL, as errors of the port.
 
 use cueline_store::{ErrorKind, StoreError};
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
@@ -46,6 +47,17 @@ mod state {
 }
 
 impl Error {
+    /// A statement failed that was a transaction of its own. Only an error that the server has reported, and after which the
+    /// connection goes on, proves that nothing was changed.
+    pub(crate) fn autocommit(error: sqlx::Error) -> Self {
+        let reported = error.as_database_error();
+        let reported = reported.and_then(|e| e.try_downcast_ref::<PgDatabaseError>());
+        match reported.map(PgDatabaseError::severity) {
+            Some(PgSeverity::Error) => Self::Statement(error),
+            _ => Self::Commit(error),
+        }
+    }
+
     /// The error of the port: "failed to `what`: …".
     pub(crate) fn failed_to(self, what: &str) -> StoreError {
         let failed = |error: sqlx::Error| {

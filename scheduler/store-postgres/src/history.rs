@@ -155,6 +155,7 @@ impl PgStore {
         if self.history.set(present.name) {
             // Versions were issued again, too.
             self.definitions.forget();
+            self.triggered.clear();
             self.rules.clear();
             self.alarms.clear();
         }

@@ -82,6 +82,7 @@ use crate::database::Database;
 use crate::definitions::Definitions;
 use crate::drop_day::DayChecks;
 use crate::history::LastHistory;
+use crate::trigger::TriggeredJobs;
 
 pub use crate::options::PgOptions;
 pub use crate::schema::SchemaVersion;
@@ -92,6 +93,7 @@ pub struct PgStore {
     db: Arc<Database>,
     uses: UseNotes,
     definitions: Definitions,
+    triggered: TriggeredJobs,
     rules: RulesCache,
     alarms: BookCache,
     day_checks: DayChecks,
@@ -115,6 +117,7 @@ impl PgStore {
             uses: accounts::note_uses(&db),
             db,
             definitions: Definitions::default(),
+            triggered: TriggeredJobs::default(),
             rules: RulesCache::default(),
             alarms: BookCache::default(),
             day_checks: DayChecks::default(),

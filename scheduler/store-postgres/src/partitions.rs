@@ -92,6 +92,12 @@ impl Day {
         Some(Timestamp::from_millis(start.as_millisecond()).plus_ms(DAY_MS))
     }
 
+    /// Its first and its last millisecond.
+    pub(crate) fn times(self) -> Option<(Timestamp, Timestamp)> {
+        let end = self.end()?;
+        Some((end.minus_ms(DAY_MS), end.minus_ms(1)))
+    }
+
     /// Whether retention may drop the day soon.
     fn is_old(self, now: Timestamp) -> bool {
         self.end()

@@ -120,7 +120,7 @@ macro_rules! store_conformance {
             random_flows: random_flows_run_as_the_model_says;
             cancel: scheduled_run_is_cancelled, published_run_is_cancelled_by_its_executor, running_run_may_end_before_its_cancellation, ended_run_cannot_be_cancelled,
                 missing_run_is_named;
-            triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, sharded_trigger_makes_all_shards,
+            triggers: trigger_runs_a_paused_job, an_idempotency_key_is_used_once, a_trigger_may_claim_its_runs, a_trigger_may_be_for_later, each_trigger_is_of_the_present_definition, sharded_trigger_makes_all_shards,
                 missing_job_cannot_be_triggered;
             executors: heartbeats_are_kept, silent_executors_are_no_candidates, silent_executors_are_forgotten, outstanding_pages_by_id, outstanding_attempts_of_one_executor, attempts_of_jobs, broadcast_follows_the_selector, outstanding_names_the_group_of_the_publication,
                 outstanding_tells_when_the_first_publication_began,

@@ -110,6 +110,49 @@ pub async fn a_trigger_may_be_for_later(fixture: &Fixture) {
     assert_eq!(run.due_at, fixture.now());
 }
 
+/// Adapters may remember a job that was triggered. Each run is of the job's present definition and of the present day.
+pub async fn each_trigger_is_of_the_present_definition(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut spec = by_hand("a");
+    fixture.apply(std::slice::from_ref(&spec)).await;
+    let trigger = async || {
+        let asked = fixture.store.trigger_claimed(Some(node), &ask("a")).await;
+        let (triggered, mut claimed) = asked.expect("triggers");
+        let run = claimed.remove(0);
+        assert_eq!(triggered.runs, [run.id]);
+        assert_eq!((run.fire_at, run.due_at), (fixture.now(), fixture.now()));
+        fixture.expect(run.id, RunState::Scheduled).await;
+        run
+    };
+    let (first, second) = (trigger().await, trigger().await);
+    assert_eq!((first.sequence, second.sequence), (0, 1));
+    assert!(first.id < second.id);
+
+    spec.params = Some("edited".to_owned());
+    fixture.apply(std::slice::from_ref(&spec)).await;
+    let third = trigger().await;
+    assert!(third.job.version > second.job.version);
+    assert_eq!(third.job.spec.params, spec.params);
+    fixture.clock.advance(86_400_000);
+    let fourth = trigger().await;
+    assert_eq!(
+        (fourth.job.version, fourth.sequence),
+        (third.job.version, 3)
+    );
+
+    let deleted = fixture.store.delete_job(&name("a"), &actor("a test")).await;
+    deleted.expect("deletes");
+    refused(
+        fixture.store.trigger_claimed(Some(node), &ask("a")).await,
+        ErrorKind::NotFound,
+        "\"a\"",
+    );
+    fixture.apply(&[spec]).await;
+    let fifth = trigger().await;
+    assert_eq!(fifth.sequence, 0);
+    assert_ne!(fifth.job.id, fourth.job.id);
+}
+
 /// One run for each shard.
 pub async fn sharded_trigger_makes_all_shards(fixture: &Fixture) {
     let node = fixture.node().await;
