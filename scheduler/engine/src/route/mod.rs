@@ -201,14 +201,16 @@ impl Router {
         let count = candidates.len() as u64;
         let nth = |n: u64| usize::try_from(n % count).unwrap_or(0);
         // A retry moves on to the next executor, because the run has just failed on this one.
-        let turn = run.sequence + u64::from(run.attempt.saturating_sub(1));
+        let retries = u64::from(run.attempt.saturating_sub(1));
+        let turn = run.sequence + retries;
         let index = match &spec.route {
             Route::Executor(name) => return named(candidates, name),
             Route::First | Route::Broadcast => 0,
             Route::Last => candidates.len() - 1,
             Route::Round => nth(turn),
             Route::Sharded(_) => {
-                nth(u64::from(run.shard.index) + turn / u64::from(run.shard.total))
+                let fire = run.sequence / u64::from(run.shard.total);
+                nth(u64::from(run.shard.index) + fire + retries)
             }
             Route::Random => nth(self.rng.random()),
             Route::Weighted => cached(&mut self.cycles, candidates, Cycle::new).at(turn),

@@ -150,6 +150,24 @@ fn shards_of_one_fire_are_spread_evenly() {
     }
 }
 
+/// Each shard has failed on its executor, whatever its number.
+#[test]
+fn a_retried_shard_goes_to_the_next_executor() {
+    let mut router = router();
+    let items = vec![String::new(); 6];
+    for index in 0..6 {
+        let mut run = run(&serde_json::json!({ "sharded": items }), u64::from(index));
+        run.shard = Shard {
+            index,
+            total: 6,
+            item: None,
+        };
+        let first = router.name(&run, &names(3));
+        run.attempt = 2;
+        assert_ne!(router.name(&run, &names(3)), first, "shard {index}");
+    }
+}
+
 #[test]
 fn a_pinned_run_waits_for_its_executor() {
     let mut pinned = run(&"broadcast".into(), 0);

@@ -242,7 +242,7 @@ impl Model {
             "round" => nth(turn),
             "random" => return Expected::Among(candidates),
             "executor" => return named(2),
-            "sharded" => nth(u64::from(run.shard) + turn / 3),
+            "sharded" => nth(u64::from(run.shard) + run.turn / 3 + u64::from(run.attempt - 1)),
             "weighted" => self.weighted(&candidates, turn),
             "consistent_hash" => on_ring(&candidates, &run.route.to_string()),
             "lfu" => self.lfu(&candidates),
