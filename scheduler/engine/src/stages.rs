@@ -60,6 +60,7 @@ use crate::pipeline::broadcast_hold::BroadcastHold;
 use crate::pipeline::claim::Claim;
 use crate::pipeline::confirm::Confirm;
 use crate::pipeline::earlier_runs::EarlierRuns;
+use crate::pipeline::ended_runs::EndedRuns;
 use crate::pipeline::group_lanes::GroupLanes;
 use crate::pipeline::ingest::Ingest;
 use crate::pipeline::limited_runs::LimitedRuns;
@@ -355,12 +356,19 @@ impl Parts {
 
     fn group_lanes(&self, o: &EngineOptions) -> GroupLanes {
         hand!(self => GroupLanes {
-            store, clock, claims, registry, counters, claim; max_held: o.max_unroutable, following: HashMap::new()
+            store, clock, claims, registry, claim;
+            ends: self.ended_runs(), max_held: o.max_unroutable, following: HashMap::new()
         })
     }
 
     fn limited_runs(&self, o: &EngineOptions) -> LimitedRuns {
-        hand!(self => LimitedRuns { store, clock, claims, claim, group_rates; max_held: o.max_unroutable })
+        hand!(self => LimitedRuns {
+            store, clock, claims, claim, group_rates; ends: self.ended_runs(), max_held: o.max_unroutable
+        })
+    }
+
+    fn ended_runs(&self) -> EndedRuns {
+        hand!(self => EndedRuns { store, claims, counters, claim })
     }
 
     fn room(&self, o: &EngineOptions) -> RoomQueue {

@@ -33,6 +33,11 @@ const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// and join nothing.
 const BEGIN_GENERIC_PLAN: &str = "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan";
 
+/// The same, with short waits for locks. For limits, whose rows a scheduler may hold that has just been stopped: the dispatch
+/// of all other jobs waits meanwhile.
+const BEGIN_SHORT_WAITS: &str =
+    "BEGIN; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL lock_timeout = '100ms'";
+
 /// Connections for single statements with generic plans. Three stages of the pipeline need one each at a time, and
 /// requests use up to [`GENERIC_PLAN_REQUESTS`].
 const GENERIC_PLAN_CONNECTIONS: u32 = 6;
@@ -200,6 +205,15 @@ impl Database {
             .writers
             .for_call()
             .begin_with(BEGIN_GENERIC_PLAN)
+            .await?)
+    }
+
+    /// Begins a writing transaction with generic plans whose statements fail if they wait for a lock for 100 ms.
+    pub(crate) async fn begin_short_waits(&self) -> Result<Transaction<'static, Postgres>> {
+        Ok(self
+            .writers
+            .for_call()
+            .begin_with(BEGIN_SHORT_WAITS)
             .await?)
     }
 

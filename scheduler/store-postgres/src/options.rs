@@ -11,7 +11,7 @@ pub struct PgOptions {
     pub clock: Option<ClockOverride>,
     /// How long after its last heartbeat an executor counts as live, in milliseconds; 15,000 by default.
     pub executor_dead_after_ms: u64,
-    /// Connections for the scheduler's own calls; 8 by default. Up to four more serve its most frequent statements,
+    /// Connections for the scheduler's own calls; 8 by default. Up to six more serve its most frequent statements,
     /// and two find who sends a request.
     pub writers: u32,
     /// Connections for the queries of users; 4 by default.

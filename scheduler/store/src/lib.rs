@@ -114,8 +114,8 @@ pub use job::{
     AppliedJob, Change, JobFilter, JobList, JobPosition, JobSort, JobSummary, LedgerEntry,
 };
 pub use limits::{
-    DispatchLimits, GroupRate, LimitKey, LimitPlace, LimitRule, LimitState, LimitTurn, LimitUsage,
-    LimitUse, LimitWait, LimitWaitReason, MAX_GROUP_RATES, limits_of_job,
+    DispatchLimits, GroupRate, LIMIT_ASKED_WITHIN_MS, LimitKey, LimitPlace, LimitRule, LimitState,
+    LimitTurn, LimitUsage, LimitUse, LimitWait, LimitWaitReason, MAX_GROUP_RATES, limits_of_job,
 };
 pub use list::{LabelFilter, MAX_SCANNED, NameFilter, Order, is_within};
 pub use load::{OldestQueued, PoolUse};

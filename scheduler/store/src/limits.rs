@@ -82,6 +82,9 @@ pub struct LimitUse {
     pub rule: LimitRule,
 }
 
+/// A node that waits for a limit asks for it again within this time, in ms.
+pub const LIMIT_ASKED_WITHIN_MS: u64 = 2_000;
+
 /// The place of a run among all that wait for one limit: when it was to fire, its priority from high to low, its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LimitPlace(pub i64, pub u8, pub RunId);
@@ -119,9 +122,10 @@ pub fn limits_of_job(
         key: LimitKey::RateOfGroup(spec.group.clone()),
         rule: LimitRule::Rate(rate),
     });
+    // A run that a rate makes wait keeps no place of the concurrency limit. So rates are asked first.
     rate.into_iter()
-        .chain(concurrency)
         .chain(of_group)
+        .chain(concurrency)
         .collect()
 }
 
@@ -145,6 +149,8 @@ pub enum LimitWaitReason {
     Full(RunId),
     /// This run comes first.
     Behind(RunId),
+    /// Another scheduler decides on this limit, and has not ended yet.
+    Contested,
 }
 
 impl fmt::Display for LimitWaitReason {
@@ -153,6 +159,7 @@ impl fmt::Display for LimitWaitReason {
             Self::Rate(at) => write!(f, "the next place is free at {at}"),
             Self::Full(run) => write!(f, "run {run} and others use all places"),
             Self::Behind(run) => write!(f, "run {run} comes first"),
+            Self::Contested => f.write_str("another scheduler decides on it"),
         }
     }
 }

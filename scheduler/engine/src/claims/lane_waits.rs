@@ -3,7 +3,7 @@
 //! The first runs of a lane are its probes: they are tried again when an attempt of their job has ended, and after a
 //! short time, because other nodes ingest ends too. The others follow them. Pure: it reads no clock.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cueline_model::{JobId, RunId, Timestamp};
 use cueline_store::{ClaimedRun, LaneKey};
@@ -18,7 +18,8 @@ const LONGEST_WAIT_MS: u64 = 250;
 pub(crate) struct LaneWaits {
     lanes: BTreeMap<LaneKey, WaitingLane>,
     probes: BTreeSet<(Timestamp, LaneKey)>,
-    len: usize,
+    /// Where each run is.
+    places: HashMap<RunId, (LaneKey, Timestamp)>,
 }
 
 #[derive(Debug)]
@@ -32,6 +33,8 @@ struct WaitingLane {
 impl LaneWaits {
     /// Adds a run. Replaces an entry of the same run.
     pub(crate) fn hold(&mut self, lane: LaneKey, run: ClaimedRun, now: Timestamp) {
+        self.remove(run.id);
+        self.places.insert(run.id, (lane, run.lane_at));
         let waiting = self.lanes.entry(lane).or_insert_with(|| {
             let probe_at = now.plus_ms(FIRST_WAIT_MS);
             self.probes.insert((probe_at, lane));
@@ -41,8 +44,16 @@ impl LaneWaits {
                 wait_ms: FIRST_WAIT_MS,
             }
         });
-        let replaced = waiting.runs.insert((run.lane_at, run.id), run);
-        self.len += usize::from(replaced.is_none());
+        waiting.runs.insert((run.lane_at, run.id), run);
+    }
+
+    /// Removes a run. Its lane stays until its next probe.
+    pub(crate) fn remove(&mut self, run: RunId) {
+        if let Some((lane, at)) = self.places.remove(&run)
+            && let Some(waiting) = self.lanes.get_mut(&lane)
+        {
+            waiting.runs.remove(&(at, run));
+        }
     }
 
     /// Adds a run that was claimed now. It is probed at once if it comes before all others of its lane.
@@ -74,7 +85,7 @@ impl LaneWaits {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.places.len()
     }
 
     /// Takes the first runs of the lanes whose probe is due: one of a lane without places, otherwise as many as the lane
@@ -100,7 +111,7 @@ impl LaneWaits {
                 let Some((_, run)) = waiting.runs.pop_first() else {
                     break;
                 };
-                self.len -= 1;
+                self.places.remove(&run.id);
                 popped.push(run);
             }
             waiting.wait_ms = (2 * waiting.wait_ms).min(LONGEST_WAIT_MS);
@@ -116,8 +127,11 @@ impl LaneWaits {
             return Vec::new();
         };
         self.probes.remove(&(waiting.probe_at, lane));
-        self.len -= waiting.runs.len();
-        waiting.runs.into_values().collect()
+        let runs: Vec<ClaimedRun> = waiting.runs.into_values().collect();
+        for run in &runs {
+            self.places.remove(&run.id);
+        }
+        runs
     }
 
     /// Probes the lanes of these jobs now. Returns whether there are any.
@@ -155,7 +169,9 @@ impl LaneWaits {
         };
         let last = waiting.runs.split_off(&last.clone());
         let older = std::mem::replace(&mut waiting.runs, last);
-        self.len -= older.len();
+        for (_, run) in older.keys() {
+            self.places.remove(run);
+        }
         older.into_values().collect()
     }
 

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use cueline_model::{JobId, Timestamp};
+use cueline_model::{JobId, RunId, Timestamp};
 use cueline_store::{
-    ClaimedRun, DispatchLimits, LaneKey, LimitKey, LimitPlace, LimitWaitReason, limits_of_job,
+    ClaimedRun, DispatchLimits, LIMIT_ASKED_WITHIN_MS, LaneKey, LimitKey, LimitPlace,
+    LimitWaitReason, limits_of_job,
 };
 
 /// The first wait for the end of an attempt.
@@ -18,7 +19,7 @@ const LONGEST_WAIT_MS: u64 = 250;
 /// The shortest wait for a rate.
 const SHORTEST_RATE_WAIT_MS: u64 = 2;
 /// The longest wait for a rate. A definition may have changed meanwhile.
-const LONGEST_RATE_WAIT_MS: u64 = 2_000;
+const LONGEST_RATE_WAIT_MS: u64 = LIMIT_ASKED_WITHIN_MS;
 /// The most runs of a queue that are tried together.
 const MAX_TRIED: usize = 256;
 /// Jobs whose ends wake queues. Beyond this number, queues wait for [`LONGEST_WAIT_MS`].
@@ -30,9 +31,10 @@ pub(crate) struct LimitWaits {
     queues: BTreeMap<LimitKey, Queue>,
     /// Jobs with a concurrency limit whose runs this node has dispatched or holds.
     users: HashMap<JobId, BTreeSet<LimitKey>>,
-    /// How many runs of each lane wait.
+    /// Where each run is.
+    places: HashMap<RunId, (LimitKey, LimitPlace)>,
+    /// How many runs of each job or shard wait.
     lanes: HashMap<LaneKey, u32>,
-    len: usize,
 }
 
 #[derive(Debug)]
@@ -53,34 +55,50 @@ impl LimitWaits {
         self.queues.is_empty()
     }
 
-    pub(crate) const fn len(&self) -> usize {
-        self.len
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
     }
 
     /// Adds a run that was claimed now, if others wait for one of its limits. Otherwise it gives the run back.
     pub(crate) fn join(&mut self, run: ClaimedRun, limits: &DispatchLimits) -> Option<ClaimedRun> {
         let mut keys = limits.uses.iter().map(|limit| &limit.key);
-        let key = keys.find(|key| self.queues.contains_key(*key));
-        let Some(queue) = key.and_then(|key| self.queues.get_mut(key)) else {
+        let Some(key) = keys.find(|key| self.queues.contains_key(*key)) else {
             return Some(run);
         };
-        let lane = lane_of(&run);
-        if queue.runs.insert(run.limit_place(), run).is_none() {
-            self.note_added(lane);
-        }
+        self.insert(key, run);
         None
     }
 
-    /// How many runs of the lane of this run wait.
+    /// How many runs of the same job, or of the same shard of it, wait.
     pub(crate) fn len_of_lane(&self, run: &ClaimedRun) -> u32 {
-        let lane = lane_of(run).and_then(|lane| self.lanes.get(&lane));
-        lane.copied().unwrap_or_default()
+        self.lanes.get(&lane_of(run)).copied().unwrap_or_default()
     }
 
-    fn note_added(&mut self, lane: Option<LaneKey>) {
-        self.len += 1;
-        if let Some(lane) = lane {
-            *self.lanes.entry(lane).or_default() += 1;
+    /// Adds a run to a queue that is there. Replaces an entry of the same run.
+    fn insert(&mut self, key: &LimitKey, run: ClaimedRun) {
+        self.remove(run.id);
+        let Some(queue) = self.queues.get_mut(key) else {
+            return;
+        };
+        let place = run.limit_place();
+        self.places.insert(run.id, (key.clone(), place));
+        *self.lanes.entry(lane_of(&run)).or_default() += 1;
+        queue.runs.insert(place, run);
+    }
+
+    /// Removes a run. Its queue stays until the end of a try.
+    pub(crate) fn remove(&mut self, run: RunId) {
+        if let Some((key, place)) = self.places.remove(&run)
+            && let Some(queue) = self.queues.get_mut(&key)
+            && let Some(run) = queue.runs.remove(&place)
+        {
+            self.note_left(&run);
+        }
+    }
+
+    fn note_left(&mut self, run: &ClaimedRun) {
+        if let Some(waiting) = self.lanes.get_mut(&lane_of(run)) {
+            *waiting -= 1;
         }
     }
 
@@ -93,7 +111,7 @@ impl LimitWaits {
         now: Timestamp,
     ) {
         self.note_use(&run);
-        let queue = self.queues.entry(key).or_insert_with(|| Queue {
+        let queue = self.queues.entry(key.clone()).or_insert_with(|| Queue {
             runs: BTreeMap::new(),
             try_at: now.plus_ms(FIRST_WAIT_MS),
             wait_ms: FIRST_WAIT_MS,
@@ -101,8 +119,6 @@ impl LimitWaits {
             tried: 0,
             refused: 0,
         });
-        let lane = lane_of(&run);
-        let is_new = queue.runs.insert(run.limit_place(), run).is_none();
         queue.refused += 1;
         if let LimitWaitReason::Rate(at) = reason {
             let (earliest, latest) = (
@@ -111,9 +127,7 @@ impl LimitWaits {
             );
             queue.try_at = at.clamp(earliest, latest);
         }
-        if is_new {
-            self.note_added(lane);
-        }
+        self.insert(&key, run);
     }
 
     /// Notes that an attempt of the run uses its limits. An end of its job then wakes the queues.
@@ -154,11 +168,9 @@ impl LimitWaits {
             }
             queue.try_at = now.plus_ms(queue.wait_ms);
         }
-        self.len -= popped.len();
-        for lane in popped.iter().filter_map(lane_of) {
-            if let Some(waiting) = self.lanes.get_mut(&lane) {
-                *waiting -= 1;
-            }
+        for run in &popped {
+            self.places.remove(&run.id);
+            self.note_left(run);
         }
         popped
     }
@@ -210,8 +222,12 @@ impl LimitWaits {
     }
 }
 
-fn lane_of(run: &ClaimedRun) -> Option<LaneKey> {
-    run.lane().map(|place| place.lane)
+/// What the backlog of a job counts: its runs, or those of one shard.
+fn lane_of(run: &ClaimedRun) -> LaneKey {
+    LaneKey {
+        job: run.job.id,
+        shard: run.shard.index,
+    }
 }
 
 #[cfg(test)]
@@ -296,6 +312,27 @@ mod tests {
         assert_eq!(ids(&waits.pop(at(9), 9)), [0; 0], "too early");
         assert_eq!(ids(&waits.pop(at(10), 9)), [3]);
         assert_eq!(waits.len_of_lane(&with_key(8, 2)), 0);
+    }
+
+    /// An edit may change priority, key and limit.
+    #[test]
+    fn a_run_that_was_claimed_again_waits_once() {
+        let mut waits = LimitWaits::default();
+        refuse(&mut waits, with_key(1, 1), 0);
+        let limits = json!({ "priority": 1, "concurrency": { "key": "db", "limit": 3 } });
+        let edited = run(1, 1, &limits);
+        refuse(&mut waits, edited.clone(), 0);
+        assert_eq!((waits.len(), waits.len_of_lane(&edited)), (1, 1));
+        waits.end_try(at(0));
+        let tried = waits.pop(at(10), 9);
+        assert_eq!(tried.len(), 1);
+        assert_eq!(tried[0].job.spec, edited.job.spec);
+        refuse(&mut waits, with_key(1, 1), 10);
+        waits.remove(RunId(1));
+        waits.remove(RunId(2));
+        assert_eq!((waits.len(), waits.len_of_lane(&tried[0])), (0, 0));
+        waits.end_try(at(10));
+        assert!(waits.is_empty());
     }
 
     #[test]

@@ -132,10 +132,30 @@ impl NodeClaims {
         }
         let mut wheel = lock(&self.wheel);
         for run in runs {
-            wheel.insert(run.due_at, run.priority(), run.id, run);
+            put(&mut wheel, run.due_at, run);
         }
         drop(wheel);
         self.wake_prepare.wake();
+    }
+
+    /// Puts a run on the wheel for another time than its due time.
+    pub(crate) fn schedule_at(&self, at: Timestamp, run: ClaimedRun) {
+        put(&mut lock(&self.wheel), at, run);
+    }
+
+    /// These runs come from the wheel. After an edit they were claimed again, and may also wait with the earlier definition,
+    /// which must not be dispatched any more.
+    pub(crate) fn forget_waiting(&self, runs: &[ClaimedRun]) {
+        let (mut lanes, mut limits, mut room) =
+            (self.lane_waits(), self.limit_waits(), self.room_waits());
+        if lanes.is_empty() && limits.is_empty() && room.is_empty() {
+            return;
+        }
+        for run in runs {
+            lanes.remove(run.id);
+            limits.remove(run.id);
+            room.remove(run.id);
+        }
     }
 
     pub(crate) fn wheel(&self) -> MutexGuard<'_, Wheel<ClaimedRun>> {
@@ -232,5 +252,13 @@ impl NodeClaims {
         lock(&self.lane_waits).clear();
         lock(&self.limit_waits).clear();
         lock(&self.room_waits).clear();
+    }
+}
+
+/// Puts a run on the wheel, unless it is there with a newer definition.
+fn put(wheel: &mut Wheel<ClaimedRun>, at: Timestamp, run: ClaimedRun) {
+    let known = wheel.get(run.id).map(|known| known.job.version);
+    if known.is_none_or(|known| known <= run.job.version) {
+        wheel.insert(at, run.priority(), run.id, run);
     }
 }

@@ -4,7 +4,7 @@
 //! tried when room may have appeared, and after a short time, because other nodes ingest ends too. Pure: it reads no clock.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cueline_model::{GroupName, JobSpec, RunId, Timestamp};
 use cueline_store::ClaimedRun;
@@ -22,7 +22,8 @@ type Place = (Reverse<u8>, Timestamp, RunId);
 #[derive(Debug, Default)]
 pub(crate) struct RoomWaits {
     queues: BTreeMap<QueueKey, BTreeMap<Place, ClaimedRun>>,
-    len: usize,
+    /// Where each run is.
+    places: HashMap<RunId, (QueueKey, Place)>,
     try_at: Timestamp,
 }
 
@@ -37,9 +38,24 @@ fn key(spec: &JobSpec) -> QueueKey {
 impl RoomWaits {
     /// Adds a run. Replaces an entry of the same run.
     pub(crate) fn hold(&mut self, run: ClaimedRun) {
+        self.remove(run.id);
         let place = (Reverse(run.job.spec.priority), run.due_at, run.id);
-        let queue = self.queues.entry(key(&run.job.spec)).or_default();
-        self.len += usize::from(queue.insert(place, run).is_none());
+        let key = key(&run.job.spec);
+        self.places.insert(run.id, (key.clone(), place));
+        self.queues.entry(key).or_default().insert(place, run);
+    }
+
+    /// Removes a run.
+    pub(crate) fn remove(&mut self, run: RunId) {
+        let Some((key, place)) = self.places.remove(&run) else {
+            return;
+        };
+        if let Some(queue) = self.queues.get_mut(&key) {
+            queue.remove(&place);
+            if queue.is_empty() {
+                self.queues.remove(&key);
+            }
+        }
     }
 
     /// Whether other runs wait for the same executors.
@@ -51,8 +67,8 @@ impl RoomWaits {
         self.queues.is_empty()
     }
 
-    pub(crate) const fn len(&self) -> usize {
-        self.len
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
     }
 
     /// Room may have appeared. Returns whether any run waits.
@@ -90,11 +106,11 @@ impl RoomWaits {
                 let Some((_, run)) = queue.pop_first() else {
                     break;
                 };
+                self.places.remove(&run.id);
                 popped.push(run);
             }
         }
         self.queues.retain(|_, queue| !queue.is_empty());
-        self.len -= popped.len();
         popped
     }
 
@@ -166,6 +182,17 @@ mod tests {
         assert_eq!(ids(&waits.pop(at(262), 9, |_| 9)), [4]);
         assert!(waits.is_empty() && !waits.wake());
         assert_eq!(waits.next_try(), None);
+    }
+
+    #[test]
+    fn a_run_that_was_claimed_again_waits_once() {
+        let mut waits = RoomWaits::default();
+        waits.hold(run(1, 5, 5, "a"));
+        waits.hold(run(1, 5, 9, "b"));
+        assert_eq!(waits.len(), 1);
+        assert!(!waits.has_queue(&run(1, 5, 5, "a").job.spec));
+        waits.remove(RunId(1));
+        assert!(waits.is_empty());
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl<T> Wheel<T> {
         due
     }
 
+    /// The item of a run.
+    pub(crate) fn get(&self, run: RunId) -> Option<&T> {
+        self.keys.get(&run).and_then(|key| self.entries.get(key))
+    }
+
     pub(crate) fn remove(&mut self, run: RunId) {
         if let Some(key) = self.keys.remove(&run) {
             self.entries.remove(&key);

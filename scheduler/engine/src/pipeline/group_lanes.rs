@@ -24,8 +24,8 @@ use cueline_store::{
     NodeId, Store, StoreError,
 };
 
+use super::ended_runs::EndedRuns;
 use crate::claims::NodeClaims;
-use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
 use crate::route::Candidates;
@@ -42,7 +42,7 @@ pub(crate) struct GroupLanes {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) ends: EndedRuns,
     pub(crate) claim: Activator,
     /// The most runs held in memory.
     pub(crate) max_held: usize,
@@ -165,7 +165,7 @@ impl GroupLanes {
             self.decide(batch, run, wait, &mut decided);
         }
         self.claims.schedule(decided.back);
-        let ended = self.end(decided.ended).await;
+        let ended = self.ends.write(decided.ended).await;
         let released = self.release(node, &decided.released, None).await;
         let due_at = Some(self.clock.now().plus_ms(IN_STORE_MS));
         let beyond = self.release(node, &decided.beyond, due_at).await;
@@ -203,10 +203,8 @@ impl GroupLanes {
         let Some(place) = run.lane() else { return };
         let (lane, now) = (place.lane, self.clock.now());
         if wait.undecided {
-            let mut wheel = self.claims.wheel();
             let later = now.plus_ms(UNDECIDED_WAIT_MS);
-            wheel.insert(later, run.priority(), run.id, run);
-            return;
+            return self.claims.schedule_at(later, run);
         }
         if run.maybe_published {
             decided.released.push(wait.attempt);
@@ -248,23 +246,6 @@ impl GroupLanes {
                 decided.end(older, OutcomeKind::Covered, now, why);
             }
         }
-    }
-
-    async fn end(&self, ended: Vec<(ClaimedRun, AttemptReport)>) -> Result<(), StoreError> {
-        if ended.is_empty() {
-            return Ok(());
-        }
-        let (runs, reports): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-        match self.store.ingest_reports(&reports).await {
-            Ok(ingested) => self.counters.note_ended(&ingested),
-            Err(e) => {
-                // They are still `scheduled`.
-                self.claims.schedule(runs);
-                return Err(e);
-            }
-        }
-        self.claim.wake();
-        Ok(())
     }
 
     async fn release(

@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
-use cueline_model::AttemptId;
+use cueline_model::{AttemptId, OutcomeKind};
 use cueline_runtime::Activator;
 use cueline_store::{ClaimedRun, LimitWait, NodeId, Store, StoreError};
 
+use super::ended_runs::EndedRuns;
 use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
 use crate::quotas::group_rates::GroupRates;
+use crate::scheduler_report::attempt_ended;
 
 /// A run beyond the memory limit stays in the store for this long before it is claimed again.
 const IN_STORE_MS: u64 = 10_000;
@@ -23,6 +25,7 @@ pub(crate) struct LimitedRuns {
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) claim: Activator,
     pub(crate) group_rates: Arc<GroupRates>,
+    pub(crate) ends: EndedRuns,
     /// The most runs held in memory.
     pub(crate) max_held: usize,
 }
@@ -39,7 +42,8 @@ impl LimitedRuns {
         let mut runs = Vec::with_capacity(due.len());
         for run in due {
             let limits = run.limits(rates.get(&run.job.spec.group).copied());
-            // The store refuses a run that has no room in its lane, and says how many are before it.
+            // The store refuses a run that has no room in its lane, and says how many are before it. A run whose executor has
+            // the lane has none here, see `settle`.
             let has_room =
                 waits.len() < self.max_held && waits.len_of_lane(&run) < run.job.spec.backlog;
             match limits.filter(|_| has_room) {
@@ -60,12 +64,16 @@ impl LimitedRuns {
     }
 
     /// Ends a batch: holds the runs that were refused. Releases those beyond the memory limit to the store.
+    ///
+    /// Runs whose executors have lanes of their own are in none of them yet. Those beyond the backlog of their job or shard
+    /// end here.
     pub(crate) async fn settle(
         &self,
         node: NodeId,
         refused: Vec<(ClaimedRun, LimitWait)>,
     ) -> Result<(), StoreError> {
         let mut beyond: Vec<AttemptId> = Vec::new();
+        let mut discarded = Vec::new();
         {
             let mut waits = self.claims.limit_waits();
             if refused.is_empty() && waits.is_empty() {
@@ -73,6 +81,13 @@ impl LimitedRuns {
             }
             let now = self.clock.now();
             for (run, wait) in refused {
+                let backlog = run.job.spec.backlog;
+                if run.lane().is_none() && waits.len_of_lane(&run) >= backlog {
+                    let why = format!("the backlog of {backlog} is full");
+                    let report = attempt_ended(wait.attempt, OutcomeKind::Discarded, now, why);
+                    discarded.push((run, report));
+                    continue;
+                }
                 if waits.len() >= self.max_held {
                     beyond.push(wait.attempt);
                     continue;
@@ -82,8 +97,9 @@ impl LimitedRuns {
             }
             waits.end_try(now);
         }
+        let ended = self.ends.write(discarded).await;
         if beyond.is_empty() {
-            return Ok(());
+            return ended;
         }
         let due_at = Some(self.clock.now().plus_ms(IN_STORE_MS));
         let released = self.store.release_claims(node, &beyond, due_at).await;
@@ -91,6 +107,6 @@ impl LimitedRuns {
             self.claims.set_uncertain();
         }
         self.claim.wake();
-        released
+        ended.and(released)
     }
 }

@@ -21,6 +21,7 @@ pub(crate) mod burst;
 pub(crate) mod claim;
 pub(crate) mod confirm;
 pub(crate) mod earlier_runs;
+pub(crate) mod ended_runs;
 pub(crate) mod group_lanes;
 pub(crate) mod ingest;
 pub(crate) mod limited_runs;

@@ -68,11 +68,14 @@ impl Duty for Prepare {
             let until = self.clock.now().plus_ms(self.lead_ms(&wheel));
             wheel.pop_due(until, self.batch)
         };
+        self.claims.forget_waiting(&due);
         let runs = self.lanes.take(due, self.batch);
         let runs = self.limits.take(runs, self.batch);
         self.router.begin_batch();
         let runs = self.room.take(runs, self.batch, &mut self.router);
         if runs.is_empty() {
+            // What the limits let pass may wait for room now.
+            self.limits.settle(node, Vec::new()).await?;
             return Ok(self.next_turn());
         }
         self.earlier_runs.read_for(&mut self.router, &runs).await;

@@ -346,3 +346,54 @@ async fn the_rate_of_a_group_is_shared_by_its_jobs() {
     let (published, _) = trigger(&fixture, &mut engine, 2_100, &["a", "b", "b", "a"]).await;
     assert_eq!(published, 4);
 }
+
+/// What waits for a limit is claimed again after an edit, also if its new priority gives it another place.
+#[tokio::test]
+async fn after_an_edit_no_waiting_run_is_dispatched_as_it_was() {
+    for priority in [1, 9] {
+        let job = |params: &str, priority: i32| {
+            let mut job = rate(10, "second");
+            job["params"] = json!(params);
+            job["priority"] = json!(priority);
+            job
+        };
+        let (fixture, mut engine, executors) = given(&[("a", job("before", 5))]).await;
+        let (published, runs) = trigger(&fixture, &mut engine, 1_000, &["a"; 25]).await;
+        assert_eq!(published, 10);
+        take(&executors).await;
+        let mut edited = job("after", priority);
+        edited["block"] = json!({ "parallel": 100 });
+        fixture.apply("a", edited).await;
+        let mut later = Vec::new();
+        for second in 2..6 {
+            fixture.set(second * 1_000 + 100);
+            for executor in &executors {
+                executor.heartbeat().await;
+            }
+            settle(&mut engine).await;
+            later.extend(take(&executors).await);
+        }
+        let texts = later.iter().map(|(_, trigger)| trigger.params.as_deref());
+        let texts: Vec<_> = texts.collect();
+        assert_eq!(texts, [Some("after"); 15], "priority {priority}");
+        let mut published: Vec<RunId> = later.iter().map(|(_, trigger)| trigger.run).collect();
+        published.sort_unstable();
+        assert_eq!(published, runs[10..], "each once");
+    }
+}
+
+/// Their executors are not chosen yet, so the scheduler counts them by job.
+#[tokio::test]
+async fn runs_of_lanes_of_executors_wait_for_a_limit_up_to_the_backlog() {
+    let mut job = rate(1, "hour");
+    job["scope"] = json!("executor");
+    job["block"] = json!("serial");
+    job["backlog"] = json!(3);
+    let (fixture, mut engine, executors) = given(&[("a", job)]).await;
+    let (published, _) = trigger(&fixture, &mut engine, 1_000, &["a"; 8]).await;
+    assert_eq!((published, take(&executors).await.len()), (1, 1));
+    let states = fixture.states("a").await;
+    let count = |state| states.iter().filter(|s| **s == state).count();
+    assert_eq!(count(RunState::Scheduled), 3, "{states:?}");
+    assert_eq!(count(RunState::Discarded), 4, "{states:?}");
+}

@@ -10,14 +10,14 @@ use cueline_model::{AttemptId, JobId, JobSpec, RunId, Timestamp};
 use cueline_store::adapter::lanes::{before_mark, lane_groups, may_be_marked};
 use cueline_store::adapter::limits::{LimitBook, limit_keys};
 use cueline_store::{
-    BegunDispatch, DispatchRequest, ErrorKind, LimitKey, LimitState, LimitUsage, LimitWait, NodeId,
-    StoreError, limits_of_job,
+    BegunDispatch, DispatchRequest, ErrorKind, LimitKey, LimitState, LimitUsage, LimitWait,
+    LimitWaitReason, NodeId, StoreError, limits_of_job,
 };
 use sqlx::postgres::PgConnection;
 
 use super::{Mark, subset};
 use crate::PgStore;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group_rates;
 
 pub(crate) const LOCK: &str =
@@ -60,6 +60,24 @@ struct LimitedMarks {
     passed: Vec<usize>,
     marked: HashSet<AttemptId>,
     waits: Vec<LimitWait>,
+}
+
+impl LimitedMarks {
+    /// All of them wait.
+    fn contested(requests: &[DispatchRequest]) -> Self {
+        let wait = |request: &DispatchRequest| {
+            let limit = request.limits.as_ref()?.uses.first()?;
+            Some(LimitWait {
+                attempt: request.attempt,
+                key: limit.key.clone(),
+                reason: LimitWaitReason::Contested,
+            })
+        };
+        Self {
+            waits: requests.iter().filter_map(wait).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 impl PgStore {
@@ -137,14 +155,27 @@ impl PgStore {
             keys.iter().map(|key| (key.stored(), key)).collect();
         let clock = self.db.test_clock().map(Timestamp::as_millis);
         for _ in 0..MAX_TRIES {
-            let mut tx = self.db.begin_generic_plan().await?;
-            let states = read(&mut tx, LOCK, &names).await?;
-            if states.len() == names.len() {
-                let marks = self.mark_locked(&mut tx, node, requests, states).await?;
-                tx.commit().await?;
-                return Ok(marks);
+            let mut tx = self.db.begin_short_waits().await?;
+            let marked = async {
+                let states = read(&mut tx, LOCK, &names).await?;
+                if states.len() < names.len() {
+                    return Ok(None);
+                }
+                let marks = self.mark_locked(&mut tx, node, requests, states);
+                marks.await.map(Some)
+            };
+            match marked.await {
+                Ok(Some(marks)) => {
+                    tx.commit().await?;
+                    return Ok(marks);
+                }
+                Ok(None) => tx.rollback().await?,
+                Err(error) if Error::is_timeout(&error) => {
+                    tx.rollback().await?;
+                    return Ok(LimitedMarks::contested(requests));
+                }
+                Err(error) => return Err(error),
             }
-            tx.rollback().await?;
             let mut conn = self.db.autocommit().await?;
             sqlx::query(DELETE_UNUSED)
                 .bind(clock)
@@ -187,7 +218,7 @@ impl PgStore {
         let marked = self.mark_on(tx, node, Mark::AfterLook, &passed).await?;
         let runs: HashSet<RunId> = marked.iter().map(|id| id.run).collect();
         let is_marked = |run: RunId| runs.contains(&run);
-        book.settle(node, requests, &admission.waits, is_marked, now);
+        book.settle(node, requests, &admission.kept, is_marked, now);
         let of_changed = book
             .states
             .iter()

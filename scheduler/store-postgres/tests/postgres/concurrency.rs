@@ -363,3 +363,62 @@ async fn an_edit_waits_for_a_claim_in_progress() {
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].job.spec.priority, 2);
 }
+
+/// A scheduler was stopped while it held the row of a limit. The jobs without that limit go on.
+#[tokio::test]
+async fn a_held_limit_delays_no_job_without_limits() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.stores[0];
+    let job = |name: &str, more: serde_json::Value| {
+        let mut job = serde_json::json!({
+            "name": name, "group": "default", "schedule": { "manual": true }, "handler": { "native": "noop" },
+            "block": { "parallel": 9 },
+        });
+        job.as_object_mut()
+            .expect("fields")
+            .extend(more.as_object().expect("fields").clone());
+        spec(job)
+    };
+    let limit = serde_json::json!({ "concurrency": { "key": "db", "limit": 9 } });
+    let jobs = [job("job", limit), job("free", serde_json::json!({}))];
+    let by = Actor::new(ActorKind::User, "a test");
+    store.apply_jobs(&jobs, false, &by).await.expect("applies");
+    let run_of = async |name: &str| {
+        let request = TriggerRequest {
+            job: name.parse().expect("a name"),
+            ..request()
+        };
+        let triggered = store.trigger_claimed(Some(fixture.node), &request).await;
+        triggered.expect("triggers").1.remove(0)
+    };
+    let mark = |run: &ClaimedRun| DispatchRequest {
+        attempt: run.attempt_id(),
+        job_version: run.job.version,
+        executor: "e1".parse().expect("a name"),
+        lane: run.lane(),
+        limits: run.limits(None),
+    };
+    let begin = async |runs: &[&ClaimedRun]| {
+        let requests: Vec<_> = runs.iter().map(|run| mark(run)).collect();
+        let begun = store.begin_dispatch_in_lanes(fixture.node, &requests).await;
+        begun.expect("begins")
+    };
+    let (first, limited, free) = (
+        run_of("job").await,
+        run_of("job").await,
+        run_of("free").await,
+    );
+    assert_eq!(begin(&[&first]).await.accepted, [first.attempt_id()]);
+
+    let mut stopped = PgConnection::connect(&fixture.database.url())
+        .await
+        .expect("connects");
+    let hold = "BEGIN; SELECT FROM run_limit FOR UPDATE";
+    stopped.execute(hold).await.expect("holds it");
+    let begun = begin(&[&limited, &free]).await;
+    assert_eq!(begun.accepted, [free.attempt_id()]);
+    let reasons: Vec<_> = begun.limit_waits.iter().map(|wait| wait.reason).collect();
+    assert_eq!(reasons, [cueline_store::LimitWaitReason::Contested]);
+    stopped.execute("ROLLBACK").await.expect("ends");
+    assert_eq!(begin(&[&limited]).await.accepted, [limited.attempt_id()]);
+}

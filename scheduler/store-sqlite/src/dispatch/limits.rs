@@ -61,7 +61,7 @@ impl SqliteStore {
         book.settle(
             node,
             &limited,
-            &admission.waits,
+            &admission.kept,
             |run| newly.contains(&run),
             now,
         );

@@ -5,7 +5,9 @@
 //! is exceeded, whatever nodes ask at the same time.
 //!
 //! Attempts pass in the order of their places. One that is refused holds back all later ones with that limit, and no
-//! others. Its node has a turn until it asks again: other nodes leave a place for each older run that has one.
+//! others. It has a turn until its node asks again: later batches, of any node, leave a place for each older run that has
+//! one. A run with several limits keeps a place of those that let it pass, or younger ones would always take it while it
+//! waits for the other limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,12 +15,12 @@ use cueline_model::{Rate, RatePer, RunId, Timestamp};
 
 use super::convert::{parse_name, to_u64};
 use crate::{
-    DispatchLimits, DispatchRequest, ErrorKind, GroupRate, LimitKey, LimitPlace, LimitRule,
-    LimitState, LimitTurn, LimitUsage, LimitUse, LimitWait, LimitWaitReason, MAX_GROUP_RATES,
-    NodeId, StoreError,
+    DispatchLimits, DispatchRequest, ErrorKind, GroupRate, LIMIT_ASKED_WITHIN_MS, LimitKey,
+    LimitPlace, LimitRule, LimitState, LimitTurn, LimitUsage, LimitUse, LimitWait, LimitWaitReason,
+    MAX_GROUP_RATES, NodeId, StoreError,
 };
 
-/// A node that waits for a limit asks again within this time after it was told to.
+/// A turn lasts this long after its node was to ask again.
 const TURN_MS: u64 = 1_000;
 
 /// The limits of a batch.
@@ -37,6 +39,17 @@ pub struct Admission {
     pub proceed: Vec<usize>,
     /// The requests that wait, in the order of their places.
     pub waits: Vec<LimitWait>,
+    /// The places that they keep, in the same order.
+    pub kept: Vec<KeptPlace>,
+}
+
+/// A place that a waiting run keeps.
+#[derive(Debug, PartialEq, Eq)]
+pub struct KeptPlace {
+    key: LimitKey,
+    place: LimitPlace,
+    /// When its node asks again.
+    asks_at: Timestamp,
 }
 
 /// A row of the rate of a group: its name, the number, and the word for the interval.
@@ -145,31 +158,35 @@ impl LimitBook {
                 Some(limits) if !is_at_work => batch.take(limits),
                 _ => None,
             };
-            match wait {
-                None => admission.proceed.push(index),
-                Some((key, reason)) => admission.waits.push(LimitWait {
-                    attempt: request.attempt,
-                    key,
-                    reason,
-                }),
-            }
+            let Some(refusal) = wait else {
+                admission.proceed.push(index);
+                continue;
+            };
+            admission.kept.extend(refusal.kept);
+            admission.waits.push(LimitWait {
+                attempt: request.attempt,
+                key: refusal.key,
+                reason: refusal.reason,
+            });
         }
         admission.proceed.sort_unstable();
         admission
     }
 
-    /// Counts the attempts that were marked, and notes the turns of those that wait. `is_marked` tells which ones this
-    /// transaction has marked.
+    /// Counts the attempts that were marked, and notes the turns of those that wait: the oldest of the node at each limit.
+    /// `is_marked` tells which ones this transaction has marked.
     pub fn settle(
         &mut self,
         node: NodeId,
         requests: &[DispatchRequest],
-        waits: &[LimitWait],
+        kept: &[KeptPlace],
         is_marked: impl Fn(RunId) -> bool,
         now: Timestamp,
     ) {
+        let in_batch: HashSet<RunId> = requests.iter().map(|r| r.attempt.run).collect();
         for state in self.states.values_mut() {
-            state.turns.retain(|turn| turn.node != node);
+            let turns = &mut state.turns;
+            turns.retain(|turn| turn.node != node || !in_batch.contains(&turn.place.2));
         }
         for request in requests {
             if let Some(limits) = &request.limits
@@ -178,21 +195,18 @@ impl LimitBook {
                 count(&mut self.states, limits, now);
             }
         }
-        for wait in waits {
-            let state = self.states.get_mut(&wait.key);
-            let Some(state) = state.filter(|s| s.turns.iter().all(|turn| turn.node != node)) else {
+        for kept in kept {
+            let Some(state) = self.states.get_mut(&kept.key) else {
                 continue;
             };
-            let place = requests.iter().find(|r| r.attempt == wait.attempt);
-            if let Some(place) = place.and_then(|r| Some(r.limits.as_ref()?.place)) {
-                let asks_at = match wait.reason {
-                    LimitWaitReason::Rate(at) => at.max(now),
-                    LimitWaitReason::Full(_) | LimitWaitReason::Behind(_) => now,
-                };
+            let has_older =
+                |turn: &LimitTurn| turn.node == node && turn.until > now && turn.place < kept.place;
+            if !state.turns.iter().any(has_older) {
+                state.turns.retain(|turn| turn.node != node);
                 state.turns.push(LimitTurn {
                     node,
-                    place,
-                    until: asks_at.plus_ms(TURN_MS),
+                    place: kept.place,
+                    until: kept.asks_at.plus_ms(TURN_MS),
                 });
             }
         }
@@ -211,19 +225,47 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     /// Takes a place of each limit, or says which one has none.
-    fn take(&mut self, limits: &DispatchLimits) -> Option<(LimitKey, LimitWaitReason)> {
-        let refusal = limits
-            .uses
-            .iter()
-            .find_map(|one| Some((one.key.clone(), self.refuse(limits, one)?)));
-        match &refusal {
-            None => count(&mut self.states, limits, self.now),
-            Some((key, _)) => {
-                let run = limits.place.2;
-                self.refused.entry(key.clone()).or_insert(run);
+    fn take(&mut self, limits: &DispatchLimits) -> Option<Refusal> {
+        let mut uses = limits.uses.iter();
+        let refusing = uses.find_map(|one| Some((&one.key, self.refuse(limits, one)?)));
+        let Some((key, reason)) = refusing else {
+            count(&mut self.states, limits, self.now);
+            return None;
+        };
+        self.refused.entry(key.clone()).or_insert(limits.place.2);
+        let soon = self.now.plus_ms(LIMIT_ASKED_WITHIN_MS);
+        let asks_at = match reason {
+            // A node whose definition has changed asks earlier than the rate allows.
+            LimitWaitReason::Rate(at) => at.clamp(self.now, soon),
+            LimitWaitReason::Full(_) | LimitWaitReason::Behind(_) | LimitWaitReason::Contested => {
+                self.now
             }
+        };
+        // While it waits for a rate, it keeps no place of a concurrency limit, which others need for as long as they work.
+        let keeps = |one: &&LimitUse| match reason {
+            LimitWaitReason::Full(_) => true,
+            LimitWaitReason::Rate(at) => at <= soon && matches!(one.rule, LimitRule::Rate(_)),
+            LimitWaitReason::Behind(_) | LimitWaitReason::Contested => false,
+        };
+        let others = limits.uses.iter().filter(|one| one.key != *key);
+        let free = others
+            .filter(keeps)
+            .filter(|one| self.refuse(limits, one).is_none());
+        let free: Vec<&LimitUse> = free.collect();
+        for one in &free {
+            count_one(&mut self.states, one, limits, self.now);
         }
-        refusal
+        let keys = std::iter::once(key).chain(free.iter().map(|one| &one.key));
+        let kept = keys.map(|key| KeptPlace {
+            key: key.clone(),
+            place: limits.place,
+            asks_at,
+        });
+        Some(Refusal {
+            key: key.clone(),
+            reason,
+            kept: kept.collect(),
+        })
     }
 
     fn refuse(&self, limits: &DispatchLimits, one: &LimitUse) -> Option<LimitWaitReason> {
@@ -262,23 +304,39 @@ impl Batch<'_> {
     }
 }
 
+/// Why an attempt waits, and what it keeps meanwhile.
+struct Refusal {
+    key: LimitKey,
+    reason: LimitWaitReason,
+    kept: Vec<KeptPlace>,
+}
+
 /// Counts an attempt in each of its limits.
 fn count(states: &mut BTreeMap<LimitKey, LimitState>, limits: &DispatchLimits, now: Timestamp) {
     for one in &limits.uses {
-        let state = states.entry(one.key.clone()).or_default();
-        match one.rule {
-            LimitRule::Rate(rate) => {
-                let at = limits.due_at.max(now);
-                state.windows.entry(rate.per).or_default();
-                for (per, window) in &mut state.windows {
-                    window.add(at, *per);
-                }
+        count_one(states, one, limits, now);
+    }
+}
+
+fn count_one(
+    states: &mut BTreeMap<LimitKey, LimitState>,
+    one: &LimitUse,
+    limits: &DispatchLimits,
+    now: Timestamp,
+) {
+    let state = states.entry(one.key.clone()).or_default();
+    match one.rule {
+        LimitRule::Rate(rate) => {
+            let at = limits.due_at.max(now);
+            state.windows.entry(rate.per).or_default();
+            for (per, window) in &mut state.windows {
+                window.add(at, *per);
             }
-            LimitRule::Concurrency(_) => {
-                let run = limits.place.2;
-                if !state.places.contains(&run) {
-                    state.places.push(run);
-                }
+        }
+        LimitRule::Concurrency(_) => {
+            let run = limits.place.2;
+            if !state.places.contains(&run) {
+                state.places.push(run);
             }
         }
     }

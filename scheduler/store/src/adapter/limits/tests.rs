@@ -45,6 +45,13 @@ fn request(run: i64, uses: &[LimitUse]) -> DispatchRequest {
     }
 }
 
+fn rate_of_group(count: u32) -> LimitUse {
+    LimitUse {
+        key: LimitKey::RateOfGroup("g".parse().expect("a name")),
+        ..rate(count)
+    }
+}
+
 /// A store with one row for each limit.
 #[derive(Default)]
 struct Model {
@@ -78,7 +85,7 @@ impl Model {
         book.settle(
             NodeId(node),
             requests,
-            &admission.waits,
+            &admission.kept,
             |run| new.contains(&run),
             at(now),
         );
@@ -269,4 +276,65 @@ proptest! {
             prop_assert!(within <= count as usize, "{admitted:?}");
         }
     }
+}
+
+/// Two busy limits, whose places become free at different times. Younger runs use one of them each.
+#[test]
+fn a_run_with_two_busy_limits_passes() {
+    let both = [rate(1), concurrency(1)];
+    let mut model = Model::default();
+    assert_eq!(model.begin(1, &[request(1, &[concurrency(1)])], 1).0, [1]);
+    assert_eq!(model.begin(1, &[request(2, &[rate(1)])], 500).0, [2]);
+    let old = request(3, &both);
+    let wait = |model: &mut Model, now| model.begin(1, std::slice::from_ref(&old), now).1;
+    assert_eq!(
+        reasons(&wait(&mut model, 600)),
+        [(3, LimitWaitReason::Rate(at(1_500)))]
+    );
+    // It keeps no place of the concurrency limit while the rate makes it wait.
+    model.end(1);
+    let younger = request(4, &[concurrency(1)]);
+    assert_eq!(model.begin(2, &[younger], 700).0, [4]);
+    // But it keeps that of the rate while it waits for the other one, also when its node asks about younger runs alone.
+    let full = [(3, LimitWaitReason::Full(RunId(4)))];
+    assert_eq!(reasons(&wait(&mut model, 1_500)), full);
+    let younger = [request(5, &[rate(1)])];
+    for node in [1, 2] {
+        let behind = [(5, LimitWaitReason::Behind(RunId(3)))];
+        assert_eq!(reasons(&model.begin(node, &younger, 1_550).1), behind);
+    }
+    model.end(4);
+    assert_eq!(wait(&mut model, 1_600), []);
+
+    let mut model = Model::default();
+    let (first, second) = (rate(1), rate_of_group(1));
+    let begin = |model: &mut Model, run, uses: &[LimitUse], now| {
+        model.begin(1, &[request(run, uses)], now).0.len()
+    };
+    assert_eq!(begin(&mut model, 1, std::slice::from_ref(&first), 1), 1);
+    assert_eq!(begin(&mut model, 2, std::slice::from_ref(&second), 500), 1);
+    let old = [first.clone(), second];
+    assert_eq!(begin(&mut model, 3, &old, 1_001), 0, "the second rate");
+    assert_eq!(begin(&mut model, 4, &[first], 1_002), 0, "it is kept");
+    assert_eq!(begin(&mut model, 3, &old, 1_500), 1);
+}
+
+/// A node asks for a limit again within two seconds, so a turn ends soon after them.
+#[test]
+fn no_turn_lasts_much_longer_than_until_its_node_asks_again() {
+    let hourly = |count| LimitUse {
+        rule: LimitRule::Rate(Rate {
+            count,
+            per: RatePer::Hour,
+        }),
+        ..rate(count)
+    };
+    let mut model = Model::default();
+    let all = [request(1, &[hourly(1)]), request(2, &[hourly(1)])];
+    assert_eq!(model.begin(1, &all, 10).0, [1]);
+    // Run 2 was cancelled, its node has ended, and the number was raised.
+    let next = [request(3, &[hourly(2)])];
+    let behind = [(3, LimitWaitReason::Behind(RunId(2)))];
+    assert_eq!(reasons(&model.begin(2, &next, 2_000).1), behind);
+    assert_eq!(model.begin(2, &next, 3_011).0, [3]);
 }
