@@ -31,8 +31,13 @@ impl CountedPool {
         &self.pool
     }
 
-    pub(crate) async fn close(&self) {
-        self.pool.close().await;
+    /// Closes the pool at once; the future waits for the connections in use.
+    pub(crate) fn close(&self) -> impl Future<Output = ()> {
+        self.pool.close()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.pool.is_closed()
     }
 
     pub(crate) fn usage(&self) -> PoolUse {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::Timestamp;
@@ -12,10 +11,11 @@ use cueline_store::{ClockOverride, ErrorKind, PoolUse, StoreError};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{Connection as _, Postgres, Transaction};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::counted_pool::CountedPool;
 use crate::error::{Error, Result};
+use crate::kept_connections::{CallConnection, KeptConnections};
 use crate::partitions::{DAY_MS, Day, KnownPartitions};
 use crate::{PgOptions, PgStore, schema, url};
 
@@ -54,15 +54,15 @@ const GENERIC_PLAN_KEPT: u32 = 3;
 const AUTHENTICATION_CONNECTIONS: u32 = 2;
 
 /// A connection that was idle for longer than this is tested before use.
-const TRUSTED_IDLE: Duration = Duration::from_secs(2);
+pub(crate) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 
 /// A tested connection that does not answer within this time is closed.
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Database {
     writers: CountedPool,
-    generic_plan: CountedPool,
-    requests: Arc<Semaphore>,
+    generic_plan: KeptConnections,
+    requests: Semaphore,
     readers: CountedPool,
     authentication: CountedPool,
     connect: PgConnectOptions,
@@ -114,13 +114,6 @@ impl WriteTx {
     }
 }
 
-/// A connection with generic plans that the request of a user holds.
-#[derive(Debug)]
-pub(crate) struct RequestConnection {
-    pub(crate) conn: PoolConnection<Postgres>,
-    _permit: OwnedSemaphorePermit,
-}
-
 impl Deref for WriteTx {
     type Target = PgConnection;
 
@@ -163,8 +156,8 @@ impl Database {
             pool(&options, AUTHENTICATION_CONNECTIONS).connect_lazy_with(connect.clone());
         Ok(Self {
             writers: CountedPool::new("writers", writers),
-            generic_plan: CountedPool::new("generic_plan", generic_plan),
-            requests: Arc::new(Semaphore::new(GENERIC_PLAN_REQUESTS)),
+            generic_plan: KeptConnections::new(CountedPool::new("generic_plan", generic_plan)),
+            requests: Semaphore::new(GENERIC_PLAN_REQUESTS),
             readers: CountedPool::new("readers", readers),
             authentication: CountedPool::new("authentication", authentication),
             connect,
@@ -182,13 +175,12 @@ impl Database {
 
     /// The use of the connections.
     pub(crate) fn pool_use(&self) -> Vec<PoolUse> {
-        let pools = [
-            &self.writers,
-            &self.generic_plan,
-            &self.readers,
-            &self.authentication,
-        ];
-        pools.map(CountedPool::usage).into()
+        vec![
+            self.writers.usage(),
+            self.generic_plan.usage(),
+            self.readers.usage(),
+            self.authentication.usage(),
+        ]
     }
 
     /// Begins a writing transaction.
@@ -235,21 +227,19 @@ impl Database {
 
     /// Like [`autocommit`](Self::autocommit), with generic plans. For statements that use the primary key for all
     /// values.
-    pub(crate) async fn generic_plan(&self) -> Result<PoolConnection<Postgres>> {
-        Ok(self.generic_plan.for_call().acquire().await?)
+    pub(crate) async fn generic_plan(&self) -> Result<CallConnection<'_>> {
+        self.generic_plan.acquire().await
     }
 
     /// Like [`generic_plan`](Self::generic_plan), for the request of a user. `None` if as many requests as may use such
     /// connections do.
-    pub(crate) async fn generic_plan_for_request(&self) -> Result<Option<RequestConnection>> {
-        let Ok(permit) = Arc::clone(&self.requests).try_acquire_owned() else {
+    pub(crate) async fn generic_plan_for_request(&self) -> Result<Option<CallConnection<'_>>> {
+        let Ok(permit) = self.requests.try_acquire() else {
             return Ok(None);
         };
-        let conn = self.generic_plan().await?;
-        Ok(Some(RequestConnection {
-            conn,
-            _permit: permit,
-        }))
+        let mut conn = self.generic_plan().await?;
+        conn.permit = Some(permit);
+        Ok(Some(conn))
     }
 
     /// Begins a reading transaction. All its statements see the same state.

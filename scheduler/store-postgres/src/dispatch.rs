@@ -95,6 +95,7 @@ impl PgStore {
                 .execute(&mut *conn)
                 .await?;
         }
+        conn.keep();
         Ok(())
     }
 

@@ -225,7 +225,9 @@ impl PgStore {
         let contested = bind_contested!(query, Look::BeforeMarks, groups, question)
             .fetch_all(&mut *conn)
             .await?;
-        facts_of(&mut conn, groups, contested, &question).await
+        let facts = facts_of(&mut conn, groups, contested, &question).await?;
+        conn.keep();
+        Ok(facts)
     }
 
     /// What is visible after the marks: the attempts whose job has changed or is deleted, and the facts of the lanes.

@@ -38,6 +38,7 @@ mod ingest;
 mod job_list;
 mod job_writes;
 mod jobs;
+mod kept_connections;
 mod lanes;
 mod ledger;
 mod live_executors;

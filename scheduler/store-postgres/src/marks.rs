@@ -175,10 +175,11 @@ impl PgStore {
         let mut conn = self.db.generic_plan().await?;
         let marked = self.mark_on(&mut conn, node, mark, requests).await?;
         if marked.is_empty() {
+            conn.keep();
             return Ok((marked, BegunDispatch::default()));
         }
         let seen = self.lost_marks(&mut conn, node, requests, groups).await?;
-        drop(conn);
+        conn.keep();
         let kept = self
             .keep_marks(node, requests, groups, &marked, seen)
             .await?;

@@ -21,8 +21,8 @@ use super::limited_runs::LimitedRuns;
 use super::room::RoomQueue;
 use super::trigger_writer::{TriggerWriter, WrittenTrigger};
 use super::unroutable_runs::UnroutableRuns;
-use crate::claims::NodeClaims;
 use crate::claims::wheel::Wheel;
+use crate::claims::{NodeClaims, PendingPublish};
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
@@ -49,6 +49,8 @@ pub(crate) struct Prepare {
 
 /// The clock is read again after this time, because it may have been set back.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The triggers of so few runs are written while the store marks them. With more, the store answers when a core is free.
+const WRITTEN_AHEAD: usize = 4;
 /// The wait while the node is not registered.
 const NO_NODE_WAIT: Duration = Duration::from_millis(20);
 
@@ -82,18 +84,19 @@ impl Duty for Prepare {
         let changes = self.registry.changes();
         let mut batch = self.lanes.batch();
         let routed = self.route(runs, &mut batch);
-        let begun = self
-            .store
-            .begin_dispatch_in_lanes(node, &routed.dispatches)
-            .await;
+        let written = self.write_ahead(&routed);
+        let (begun, ahead) = tokio::join!(
+            self.store.begin_dispatch_in_lanes(node, &routed.dispatches),
+            async { self.triggers.sign(written) }
+        );
         match begun {
             Ok(mut begun) => {
                 if cueline_runtime::planted!("no_version_check") {
                     begun.accepted = routed.dispatches.iter().map(|d| d.attempt).collect();
                 }
                 let mut limited = Vec::new();
-                let results =
-                    self.add_triggers(routed.runs, routed.dispatches, begun, &mut limited);
+                let dispatches = routed.runs.into_iter().zip(routed.dispatches).collect();
+                let results = self.add_triggers(dispatches, begun, ahead, &mut limited);
                 self.limits.settle(node, limited).await?;
                 if let Some(results) = results {
                     self.lanes.settle(node, &batch, results).await?;
@@ -202,13 +205,28 @@ impl Prepare {
         Ok(executor)
     }
 
-    /// Writes and signs the triggers of the accepted runs. `begun` lists a part of `dispatches`, in the same order. Returns
-    /// what became of the lanes, if any run waits for one. Adds the runs that wait for a limit to `limited`.
+    /// Writes the triggers of a few runs before the store has accepted them.
+    fn write_ahead(&mut self, routed: &Routed) -> Vec<WrittenTrigger> {
+        if routed.runs.len() > WRITTEN_AHEAD {
+            return Vec::new();
+        }
+        let now = self.clock.now();
+        let pairs = routed.runs.iter().zip(&routed.dispatches);
+        let written = pairs.map(|(run, dispatch)| {
+            let session = self.registry.session(&executor_of(run, dispatch));
+            self.triggers.write(run, dispatch.clone(), session, now)
+        });
+        written.collect()
+    }
+
+    /// Adds the triggers of the accepted runs; those that are not among the signed ones `ahead` are written and signed.
+    /// `begun` lists a part of `dispatches`, in the same order. Returns what became of the lanes, if any run waits for one.
+    /// Adds the runs that wait for a limit to `limited`.
     fn add_triggers(
         &mut self,
-        runs: Vec<ClaimedRun>,
-        dispatches: Vec<DispatchRequest>,
+        dispatches: Vec<(ClaimedRun, DispatchRequest)>,
         begun: BegunDispatch,
+        ahead: Vec<PendingPublish>,
         limited: &mut Vec<(ClaimedRun, LimitWait)>,
     ) -> Option<LaneResults> {
         let mut results = (!self.lanes.is_idle(&begun.waits)).then(LaneResults::default);
@@ -221,10 +239,13 @@ impl Prepare {
         let mut limit_waits: HashMap<AttemptId, LimitWait> =
             of_limits.map(|wait| (wait.attempt, wait)).collect();
         let mut marked = begun.accepted.into_iter().peekable();
-        let mut written = Vec::with_capacity(runs.len());
+        let ahead = ahead.into_iter();
+        let mut ahead: HashMap<AttemptId, PendingPublish> =
+            ahead.map(|one| (one.dispatch.attempt, one)).collect();
+        let (mut written, mut pending) = (Vec::with_capacity(dispatches.len()), Vec::new());
         let mut leaves_room = false;
         let now = self.clock.now();
-        for (run, dispatch) in runs.into_iter().zip(dispatches) {
+        for (run, dispatch) in dispatches {
             if marked.next_if_eq(&dispatch.attempt).is_some() {
                 if let Some((results, place)) = results.as_mut().zip(run.lane()) {
                     let holder = place.slots.is_none().then(|| dispatch.executor.clone());
@@ -237,7 +258,11 @@ impl Prepare {
                     written.extend(self.double(&run, &dispatch, now));
                 }
                 let session = self.registry.note_given(&executor_of(&run, &dispatch));
-                written.push(self.triggers.write(&run, dispatch, session, now));
+                match ahead.remove(&dispatch.attempt) {
+                    // Its executor has not restarted meanwhile.
+                    Some(signed) if signed.session == session => pending.push(signed),
+                    _ => written.push(self.triggers.write(&run, dispatch, session, now)),
+                }
             } else if let Some(wait) = waits.remove(&dispatch.attempt) {
                 leaves_room |= run.job.spec.route == Route::Any;
                 self.router.forget(&run);
@@ -258,7 +283,7 @@ impl Prepare {
         if leaves_room {
             self.claims.wake_room();
         }
-        let pending = self.triggers.sign(written);
+        pending.extend(self.triggers.sign(written));
         let late_ms = pending
             .iter()
             .map(|trigger| elapsed_ms(trigger.due_at, now));

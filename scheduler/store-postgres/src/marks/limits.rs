@@ -129,7 +129,7 @@ impl PgStore {
         if !marked.is_empty() {
             let mut conn = self.db.generic_plan().await?;
             let seen = self.lost_marks(&mut conn, node, &passed, &groups).await?;
-            drop(conn);
+            conn.keep();
             let kept = self
                 .keep_marks(node, &passed, &groups, &marked, seen)
                 .await?;
