@@ -96,7 +96,7 @@ start_postgres() {
 # start_nats PORT [SYNC INTERVAL]: its address is in `broker_url`.
 start_nats() {
     local port=$1 sync=${2:-} program
-    program=$(ls -d "$PWD"/target/servers/nats-*/nats-server 2>/dev/null | sort -V | tail -1)
+    program=$(ls -d "$PWD"/target/servers/nats-*/nats-server 2>/dev/null | sort -V | tail -1) || true
     [ -n "$program" ] || fail "NATS is missing: infra/dev/servers nats"
     printf 'listen: "127.0.0.1:%s"\njetstream { store_dir: "%s"%s }\n' "$port" "$dir/nats" "${sync:+, sync_interval: $sync}" >"$dir/nats.conf"
     start nats "$program" -c "$dir/nats.conf"
