@@ -1,6 +1,6 @@
 //! Lanes that all executors of a group share: what the store knows of them, and the marks that are taken back.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use cueline_model::{AttemptId, Timestamp};
 use cueline_store::adapter::convert::to_u64;
@@ -15,48 +15,52 @@ use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups;
 
-/// Builds [`CONTESTED`].
-macro_rules! contested {
-    () => {
-        "
+/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
+/// such run of a lane. `$8` are the runs of the batch, sorted.
+///
+/// - An attempt matters that is at another executor or in another group, whose place counts, or that another node is
+///   publishing.
+/// - A due run that is `scheduled` matters if it is older than the last of the batch.
+pub(crate) const CONTESTED: &str = "
     SELECT g.position FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
             WITH ORDINALITY g (job_id, shard_index, executor, has_places, until, last_at, last_run, position)
         CROSS JOIN LATERAL (
             SELECT FROM run_live l WHERE l.job_id = g.job_id AND l.shard_index = g.shard_index AND CASE
                 WHEN l.state = 0 THEN NOT l.cancel_requested
-                    AND l.due_at <= greatest(g.until, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
+                    AND l.due_at <= greatest(g.until, coalesce($10, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
                     AND ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
-                WHEN g.has_places THEN NOT $10 OR ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
+                WHEN g.has_places THEN true
                 ELSE l.executor <> g.executor OR l.published_group IS NOT NULL
-                    OR (NOT $10 AND l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
+                    OR (l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
                 END
             LIMIT 1
-        ) other"
-    };
-}
+        ) other";
 
-/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
-/// such run of a lane. `$8` are the runs of the batch, sorted. `$10` tells whether they are marked.
+/// After the marks: the runs of `$1` that may have lost theirs, and whether that is because of their job. `$1` are the runs
+/// of the batch, sorted, `$2` the versions of their jobs, `$3` their lanes as [`BEGIN_IDLE`](crate::marks::BEGIN_IDLE) has
+/// them. One statement, because a due run waits for it.
 ///
-/// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
-///   another node is publishing.
-/// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
-///   returned since the first look.
-pub(crate) const CONTESTED: &str = contested!();
-
-/// After the marks: the runs whose job has another version than the request or is deleted, with their attempts, and
-/// the lanes of [`CONTESTED`]. The change of a job may not have waited for a mark. `$12` are the versions of the runs of
-/// `$8`. One statement, because a due run waits for it.
-pub(crate) const LOST: &str = concat!(
-    "SELECT NULL::bigint AS position, l.id, l.attempt FROM run_live l
-    WHERE l.id = ANY ($8::bigint[]) AND l.state = 1 AND l.claimed_by = $9
-        AND (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
-            IS DISTINCT FROM ($12::bigint[])[width_bucket(l.id, $8::bigint[])]
-    UNION ALL SELECT c.position, NULL, NULL FROM (",
-    contested!(),
-    ") c"
-);
+/// - The job of a run has another version than the request, or is deleted. The change of a job may not have waited for a
+///   mark.
+/// - Another run of the lane matters, as in [`CONTESTED`]: another node may have marked it at the same time, or it may have
+///   been returned since the look before the mark.
+pub(crate) const LOST: &str = "
+    SELECT l.id, l.attempt, (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
+        IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]
+    FROM run_live l WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $4 AND (
+        (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id) IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]
+        OR (($3::smallint[])[width_bucket(l.id, $1::bigint[])] > 0 AND EXISTS (
+            SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND CASE
+                WHEN o.state = 0 THEN NOT o.cancel_requested
+                    AND o.due_at <= greatest(l.due_at, coalesce($5, (extract(epoch FROM now()) * 1000)::bigint))
+                    AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
+                        < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
+                    AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+                WHEN ($3::smallint[])[width_bucket(l.id, $1::bigint[])] = 2
+                    THEN ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+                ELSE o.executor <> l.executor OR o.published_group IS NOT NULL
+                END)))";
 
 /// The facts of each lane. One look at the live runs of its job, whatever number of requests the lane has.
 ///
@@ -107,40 +111,13 @@ pub(crate) const TAKE_BACK: &str = "
 
 const MAX_TRIES: usize = 5;
 
-/// When a batch looks at its lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    BeforeMarks,
-    AfterMarks,
-}
-
 /// What a statement about lanes is asked with, apart from the lanes.
 struct Question {
     node: NodeId,
     /// The runs of the batch, sorted.
     runs: Vec<i64>,
-    /// The version of the job of each.
-    versions: Vec<i64>,
     /// That of a test.
     clock: Option<i64>,
-}
-
-/// Binds the parameters of [`CONTESTED`].
-macro_rules! bind_contested {
-    ($query:expr, $look:expr, $groups:expr, $question:expr) => {
-        $query
-            .bind(column($groups, |g| g.lane.job.0))
-            .bind(column($groups, |g| to_i32(g.lane.shard)))
-            .bind(column($groups, |g| g.executor.as_str()))
-            .bind(column($groups, LaneGroup::has_places))
-            .bind(column($groups, |g| g.until.as_millis()))
-            .bind(column($groups, |g| g.last.0))
-            .bind(column($groups, |g| g.last.1))
-            .bind(&$question.runs)
-            .bind($question.node.0)
-            .bind($look == Look::AfterMarks)
-            .bind($question.clock)
-    };
 }
 
 /// Reads the facts of each group.
@@ -164,16 +141,14 @@ async fn read_facts(
     rows.iter().map(facts).collect()
 }
 
-/// The facts of all groups. `contested` has the positions of those that need a full look, from 1.
+/// The facts of all groups. `contested` has the indexes of those that need a full look, ascending.
 async fn facts_of(
     conn: &mut PgConnection,
     groups: &[LaneGroup<'_>],
-    contested: Vec<i64>,
+    contested: Vec<usize>,
     question: &Question,
 ) -> Result<Vec<LaneFacts>> {
     let mut facts = vec![LaneFacts::default(); groups.len()];
-    let index = |position: i64| usize::try_from(position - 1).ok();
-    let contested: Vec<usize> = contested.into_iter().filter_map(index).collect();
     let chosen = contested.iter().filter_map(|index| groups.get(*index));
     let chosen: Vec<&LaneGroup<'_>> = chosen.collect();
     if chosen.is_empty() {
@@ -221,10 +196,21 @@ impl PgStore {
         }
         let question = self.question(node, requests);
         let mut conn = self.db.generic_plan().await?;
-        let query = sqlx::query_scalar(CONTESTED);
-        let contested = bind_contested!(query, Look::BeforeMarks, groups, question)
+        let contested: Vec<i64> = sqlx::query_scalar(CONTESTED)
+            .bind(column(groups, |g| g.lane.job.0))
+            .bind(column(groups, |g| to_i32(g.lane.shard)))
+            .bind(column(groups, |g| g.executor.as_str()))
+            .bind(column(groups, LaneGroup::has_places))
+            .bind(column(groups, |g| g.until.as_millis()))
+            .bind(column(groups, |g| g.last.0))
+            .bind(column(groups, |g| g.last.1))
+            .bind(&question.runs)
+            .bind(question.node.0)
+            .bind(question.clock)
             .fetch_all(&mut *conn)
             .await?;
+        let index = |position: i64| usize::try_from(position - 1).ok();
+        let contested = contested.into_iter().filter_map(index).collect();
         let facts = facts_of(&mut conn, groups, contested, &question).await?;
         conn.keep();
         Ok(facts)
@@ -239,33 +225,41 @@ impl PgStore {
         groups: &[LaneGroup<'_>],
     ) -> Result<(Vec<AttemptId>, Vec<LaneFacts>)> {
         let question = self.question(node, requests);
-        let query = sqlx::query_as(LOST);
-        let rows: Vec<(Option<i64>, Option<i64>, Option<i32>)> =
-            bind_contested!(query, Look::AfterMarks, groups, question)
-                .bind(&question.versions)
-                .fetch_all(&mut *conn)
-                .await?;
-        let changed = rows
-            .iter()
-            .filter_map(|(_, run, attempt)| run.zip(*attempt));
-        let changed = changed.map(attempt_id).collect();
-        let contested = rows.iter().filter_map(|(position, ..)| *position).collect();
+        let of_runs: BTreeMap<i64, &DispatchRequest> =
+            requests.iter().map(|r| (r.attempt.run.0, r)).collect();
+        let of_runs: Vec<&DispatchRequest> = of_runs.into_values().collect();
+        let rows: Vec<(i64, i32, bool)> = sqlx::query_as(LOST)
+            .bind(&question.runs)
+            .bind(column(&of_runs, |r| r.job_version))
+            .bind(column(&of_runs, |r| lane_kind(r)))
+            .bind(node.0)
+            .bind(question.clock)
+            .fetch_all(&mut *conn)
+            .await?;
+        if rows.is_empty() {
+            return Ok((Vec::new(), vec![LaneFacts::default(); groups.len()]));
+        }
+        let changed = rows.iter().filter(|(.., is_changed)| *is_changed);
+        let changed = changed.map(|(run, attempt, _)| attempt_id((*run, *attempt)));
+        // A run whose job has changed may also have lost its lane.
+        let lost: HashSet<i64> = rows.iter().map(|(run, ..)| *run).collect();
+        let is_contested = |group: &LaneGroup<'_>| {
+            let mut members = group.members().iter().filter_map(|at| requests.get(*at));
+            members.any(|request| lost.contains(&request.attempt.run.0))
+        };
+        let contested = groups.iter().enumerate();
+        let contested = contested.filter(|(_, group)| is_contested(group));
+        let contested = contested.map(|(index, _)| index).collect();
         let facts = facts_of(conn, groups, contested, &question).await?;
-        Ok((changed, facts))
+        Ok((changed.collect(), facts))
     }
 
     fn question(&self, node: NodeId, requests: &[DispatchRequest]) -> Question {
-        let versions: BTreeMap<i64, i64> = requests
-            .iter()
-            .map(|r| (r.attempt.run.0, r.job_version))
-            .collect();
-        let (runs, versions) = versions.into_iter().unzip();
-        let clock = self.db.test_clock().map(Timestamp::as_millis);
+        let runs: BTreeSet<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
         Question {
             node,
-            runs,
-            versions,
-            clock,
+            runs: runs.into_iter().collect(),
+            clock: self.db.test_clock().map(Timestamp::as_millis),
         }
     }
 
@@ -340,5 +334,14 @@ impl PgStore {
         tx.commit().await?;
         let claimed = kept.into_iter().filter(|(_, claimed)| *claimed);
         Ok(claimed.map(|(id, _)| id).collect())
+    }
+}
+
+/// The lane of a run for statements: none (0), one with one holder (1), one with places (2).
+pub(crate) fn lane_kind(request: &DispatchRequest) -> i16 {
+    match &request.lane {
+        None => 0,
+        Some(place) if place.slots.is_none() => 1,
+        Some(_) => 2,
     }
 }

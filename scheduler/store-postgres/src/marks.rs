@@ -16,6 +16,7 @@ use crate::PgStore;
 use crate::columns::{column, to_i32};
 use crate::dispatch::attempt_id;
 use crate::error::Result;
+use crate::lanes::lane_kind;
 
 /// The values of a run are at the index of its id in the sorted $1. There is no join. The planner assumes that
 /// `run_live` is empty if it is new, or was empty at its last analysis. With a join it would then search the whole list
@@ -43,8 +44,8 @@ macro_rules! begin {
 pub(crate) const BEGIN: &str = begin!("");
 
 /// Marks only runs of lanes in which no other run matters, so that nearly no run needs a look before its mark. The
-/// conditions are those of [`CONTESTED`](crate::lanes::CONTESTED). `$8` tells of each run whether it has no lane (0), a lane
-/// with one holder (1) or one with places (2).
+/// conditions are those of [`CONTESTED`](crate::lanes::CONTESTED). `$8` are the [kinds](lane_kind) of
+/// their lanes.
 pub(crate) const BEGIN_IDLE: &str = begin!(
     " AND (($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 0 OR NOT EXISTS (
         SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index
@@ -331,11 +332,7 @@ impl<'a> DispatchColumns<'a> {
             columns.attempts.push(to_i32(request.attempt.attempt));
             columns.versions.push(request.job_version);
             columns.executors.push(position);
-            columns.lanes.push(match &request.lane {
-                None => 0,
-                Some(place) if place.slots.is_none() => 1,
-                Some(_) => 2,
-            });
+            columns.lanes.push(lane_kind(request));
         }
         columns
     }

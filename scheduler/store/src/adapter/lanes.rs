@@ -54,6 +54,11 @@ impl LaneGroup<'_> {
     pub fn has_places(&self) -> bool {
         self.slots.is_some()
     }
+
+    /// The indexes of its requests in the batch, in the order of the lane.
+    pub fn members(&self) -> &[usize] {
+        &self.members
+    }
 }
 
 /// What the store knows of the lane of a group, apart from the requests of the batch that are `scheduled`.
