@@ -25,9 +25,10 @@ use crate::{PgStore, audit};
 /// If another scheduler collects at this moment, this one does not.
 const LOCK_COLLECTOR: &str = "SELECT 1 FROM alarm_revision FOR UPDATE SKIP LOCKED";
 
+/// The rules are an array and no join. Without statistics, a join would compare the waiting events of a rule with each other.
 pub(crate) const WAITING: &str = "
     SELECT e.id, e.at, e.rule_id, e.rule, e.kind, e.facts FROM alarm_event e
-    WHERE e.send_at IS NOT NULL AND e.rule_id IN (SELECT d.rule_id FROM alarm_event d WHERE d.send_at <= $1)
+    WHERE e.send_at IS NOT NULL AND e.rule_id = ANY (ARRAY(SELECT DISTINCT d.rule_id FROM alarm_event d WHERE d.send_at <= $1))
     ORDER BY e.rule_id, e.id LIMIT $2";
 
 pub(crate) const DECIDE: &str = "
@@ -58,11 +59,11 @@ pub(crate) const OF_BATCHES: &str = "
     CROSS JOIN LATERAL (SELECT * FROM alarm_event e WHERE e.fate = 1 AND e.reference = b.id ORDER BY e.id LIMIT $2) e
     ORDER BY b.id, e.id";
 
-const SETTLE: &str = "
+pub(crate) const SETTLE: &str = "
     UPDATE alarm_delivery SET state = $3::smallint, next_at = $4, ended_at = $5, answer = $6
     WHERE id = $1 AND attempts = $2::integer AND state = 0";
 
-const NEXT: &str = "
+pub(crate) const NEXT: &str = "
     SELECT least((SELECT min(send_at) FROM alarm_event WHERE send_at IS NOT NULL),
         (SELECT min(next_at) FROM alarm_delivery WHERE next_at IS NOT NULL))";
 
@@ -78,9 +79,9 @@ pub(crate) const LOADS: &str = "
 
 const LEVELS: &str = "SELECT subject FROM alarm_level FOR UPDATE";
 
-const FORGET_LEVELS: &str = "DELETE FROM alarm_level WHERE subject = ANY ($1::text[])";
+pub(crate) const FORGET_LEVELS: &str = "DELETE FROM alarm_level WHERE subject = ANY ($1::text[])";
 
-const NOTE_LEVELS: &str = "
+pub(crate) const NOTE_LEVELS: &str = "
     INSERT INTO alarm_level (subject, since) SELECT e.subject, $2 FROM unnest($1::text[]) e (subject) ON CONFLICT DO NOTHING";
 
 pub(crate) const EVENTS: &str = "
@@ -92,16 +93,16 @@ pub(crate) const DELIVERIES: &str = "
     SELECT id, batch, rule, channel, events, created_at, state::bigint, attempts::bigint, next_at, ended_at, answer
     FROM alarm_delivery WHERE namespace = $1 AND ($2::text IS NULL OR rule = $2) AND id < $3 ORDER BY id DESC LIMIT $4";
 
-const PRUNE_EVENTS: &str = "
+pub(crate) const PRUNE_EVENTS: &str = "
     DELETE FROM alarm_event WHERE id IN (SELECT e.id FROM alarm_event e
         WHERE e.at < $1 AND e.send_at IS NULL AND NOT EXISTS
             (SELECT FROM alarm_delivery d WHERE d.batch = e.reference AND d.next_at IS NOT NULL AND e.fate = 1)
         ORDER BY e.at LIMIT $2)";
 
-const PRUNE_DELIVERIES: &str = "
+pub(crate) const PRUNE_DELIVERIES: &str = "
     DELETE FROM alarm_delivery WHERE id IN (SELECT id FROM alarm_delivery WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)";
 
-const PRUNE_STREAKS: &str = "
+pub(crate) const PRUNE_STREAKS: &str = "
     DELETE FROM alarm_streak s WHERE NOT EXISTS (SELECT FROM job_due d WHERE d.job_id = s.job_id)";
 
 impl PgStore {

@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnection;
 use crate::error::Result;
 use crate::{PgStore, audit};
 
-const READ: &str = "
+pub(crate) const READ: &str = "
     SELECT group_name, count, per FROM group_rate WHERE $1::text IS NULL OR group_name = $1 ORDER BY group_name";
 
 /// Changes run one after the other.
@@ -17,11 +17,11 @@ const LOCK: &str = "LOCK TABLE group_rate IN SHARE ROW EXCLUSIVE MODE";
 
 const OTHERS: &str = "SELECT count(*) FROM group_rate WHERE group_name <> $1";
 
-const WRITE: &str = "
+pub(crate) const WRITE: &str = "
     INSERT INTO group_rate (group_name, count, per) VALUES ($1, $2, $3)
     ON CONFLICT (group_name) DO UPDATE SET count = excluded.count, per = excluded.per";
 
-const DELETE: &str = "DELETE FROM group_rate WHERE group_name = $1";
+pub(crate) const DELETE: &str = "DELETE FROM group_rate WHERE group_name = $1";
 
 /// All rates, or that of one group.
 pub(crate) async fn read(

@@ -3,6 +3,8 @@
 //!
 //! The tests of statements are in the files below; this one has the databases that they look at.
 
+mod alarms;
+mod limits;
 mod pipeline;
 mod reads;
 
@@ -18,7 +20,7 @@ use cueline_store::{
 };
 use cueline_test_servers::postgres::Postgres;
 use sqlx::AssertSqlSafe;
-use sqlx::postgres::{PgArguments, Postgres as Db};
+use sqlx::postgres::{PgArguments, PgConnection, Postgres as Db};
 use sqlx::query::Query;
 
 use crate::{PgOptions, PgStore};
@@ -133,16 +135,80 @@ async fn loaded(jobs: usize) -> (Fixture, Arc<Postgres>, String) {
 
 type Explained<'q> = Query<'q, Db, PgArguments>;
 
+async fn explain(
+    conn: &mut PgConnection,
+    sql: &str,
+    bind: impl FnOnce(Explained<'_>) -> Explained<'_>,
+) -> String {
+    let explained = format!("EXPLAIN (COSTS OFF) {sql}");
+    let query = bind(sqlx::query(AssertSqlSafe(explained)));
+    let rows = query.fetch_all(conn).await;
+    let rows = rows.unwrap_or_else(|e| panic!("{sql}\n{e}"));
+    let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
+    lines.join("\n")
+}
+
+/// Checks that the plan has all of `parts` and none of `bad`.
+#[track_caller]
+fn assert_plan(text: &str, parts: &[&str], bad: &[&str], about: &str) {
+    for part in parts {
+        assert!(text.contains(part), "{about}: no {part} in\n{text}");
+    }
+    for part in bad {
+        assert!(!text.contains(part), "{about}: {part} in\n{text}");
+    }
+}
+
+/// What the planner knows of the tables that a test fills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Statistics {
+    Analyzed,
+    /// No table was analyzed yet.
+    Missing,
+    /// The tables had pages and no row when they were analyzed.
+    OfEmptyTables,
+}
+
+impl Statistics {
+    const ALL: [Self; 3] = [Self::Analyzed, Self::Missing, Self::OfEmptyTables];
+    /// For tables that grow slowly. The server analyzes them soon after they are empty no longer.
+    const USUAL: [Self; 2] = [Self::Analyzed, Self::Missing];
+}
+
+/// The fixture, with rows of `fill` in `tables`.
+async fn filled(jobs: usize, fill: &str, tables: &[&str], statistics: Statistics) -> Fixture {
+    let (fixture, server, name) = loaded(jobs).await;
+    let run = |sql: &str| server.sql(&name, sql).expect("runs");
+    let tables = tables.join(", ");
+    if statistics == Statistics::OfEmptyTables {
+        run(fill);
+        for table in tables.split(", ") {
+            run(&format!("DELETE FROM {table}"));
+        }
+        run(&format!("ANALYZE {tables}"));
+    }
+    run(fill);
+    if statistics == Statistics::Analyzed {
+        run("VACUUM ANALYZE");
+    }
+    fixture
+}
+
 impl Fixture {
     /// The plan of a statement of the scheduler.
     async fn plan(&self, sql: &str, bind: impl FnOnce(Explained<'_>) -> Explained<'_>) -> String {
         let mut tx = self.store.db.write().await.expect("begins");
-        let explained = format!("EXPLAIN (COSTS OFF) {sql}");
-        let query = bind(sqlx::query(AssertSqlSafe(explained)));
-        let rows = query.fetch_all(&mut *tx).await;
-        let rows = rows.unwrap_or_else(|e| panic!("{sql}\n{e}"));
-        let lines: Vec<String> = rows.iter().map(|row| sqlx::Row::get(row, 0)).collect();
-        lines.join("\n")
+        explain(&mut tx, sql, bind).await
+    }
+
+    /// The plan of a statement on the connections that serve lists. They may scan whole tables.
+    async fn plan_of_list(
+        &self,
+        sql: &str,
+        bind: impl FnOnce(Explained<'_>) -> Explained<'_>,
+    ) -> String {
+        let mut conn = self.store.db.read().await.expect("connects");
+        explain(&mut conn, sql, bind).await
     }
 
     /// The plan of a statement that is planned once.

@@ -79,6 +79,7 @@ CREATE TABLE alarm_delivery (
 ) STRICT;
 
 CREATE INDEX alarm_delivery_due ON alarm_delivery (next_at, id) WHERE next_at IS NOT NULL;
+CREATE INDEX alarm_delivery_pending ON alarm_delivery (batch) WHERE next_at IS NOT NULL;
 CREATE INDEX alarm_delivery_ended ON alarm_delivery (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX alarm_delivery_of_namespace ON alarm_delivery (namespace, id);
 CREATE INDEX alarm_delivery_of_rule ON alarm_delivery (rule, id);

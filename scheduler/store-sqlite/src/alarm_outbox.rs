@@ -54,11 +54,11 @@ pub(crate) const OF_BATCHES: &str = "
         (SELECT l.id FROM alarm_event l WHERE l.fate = 1 AND l.reference = b.value ORDER BY l.id LIMIT 1 OFFSET ?2 - 1), e.id)
     ORDER BY b.value, e.id";
 
-const SETTLE: &str = "
+pub(crate) const SETTLE: &str = "
     UPDATE alarm_delivery SET state = ?3, next_at = ?4, ended_at = ?5, answer = ?6
     WHERE id = ?1 AND attempts = ?2 AND state = 0";
 
-const NEXT: &str = "
+pub(crate) const NEXT: &str = "
     SELECT min(at) FROM (SELECT min(send_at) AS at FROM alarm_event WHERE send_at IS NOT NULL
         UNION ALL SELECT min(next_at) FROM alarm_delivery WHERE next_at IS NOT NULL)";
 
@@ -86,13 +86,13 @@ pub(crate) const DELIVERIES: &str = "
     SELECT id, batch, rule, channel, events, created_at, state, attempts, next_at, ended_at, answer
     FROM alarm_delivery WHERE namespace = ?1 AND (?2 IS NULL OR rule = ?2) AND id < ?3 ORDER BY id DESC LIMIT ?4";
 
-const PRUNE_EVENTS: &str = "
+pub(crate) const PRUNE_EVENTS: &str = "
     DELETE FROM alarm_event WHERE id IN (SELECT e.id FROM alarm_event e
         WHERE e.at < ?1 AND e.send_at IS NULL AND NOT EXISTS
             (SELECT 1 FROM alarm_delivery d WHERE d.batch = e.reference AND d.next_at IS NOT NULL AND e.fate = 1)
         ORDER BY e.at LIMIT ?2)";
 
-const PRUNE_DELIVERIES: &str = "
+pub(crate) const PRUNE_DELIVERIES: &str = "
     DELETE FROM alarm_delivery WHERE id IN (SELECT id FROM alarm_delivery WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2)";
 
 const PRUNE_STREAKS: &str = "

@@ -18,7 +18,7 @@ const WRITE: &str = "
     INSERT INTO group_rate (group_name, count, per) VALUES (?1, ?2, ?3)
     ON CONFLICT (group_name) DO UPDATE SET count = excluded.count, per = excluded.per";
 
-const DELETE: &str = "DELETE FROM group_rate WHERE group_name = ?1";
+pub(crate) const DELETE: &str = "DELETE FROM group_rate WHERE group_name = ?1";
 
 /// All rates, or that of one group.
 pub(crate) async fn read(

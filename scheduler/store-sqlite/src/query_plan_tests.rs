@@ -6,10 +6,11 @@ use cueline_store::adapter::dead_letter_query::DeadLetterQuery;
 use cueline_store::{AuditFilter, AuditResult, DeadLetterFilter, Order};
 use sqlx::{AssertSqlSafe, Row as _};
 
+use crate::dispatch::limits;
 use crate::{
-    SqliteOptions, SqliteStore, accounts, audit, changes, children, claim, dead_letters, dispatch,
-    executors, fire_due, flows, follow_ups, ingest, job_list, lanes, ledger, oldest_queued,
-    retention, run_list, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, alarm_outbox, alarms, audit, changes, children, claim,
+    dead_letters, dispatch, executors, fire_due, flows, follow_ups, group_rates, ingest, job_list,
+    lanes, ledger, oldest_queued, retention, run_list, runs, summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -141,6 +142,105 @@ async fn hot_statements_use_their_indexes() {
             let full_scan = ["SCAN run", "SCAN r", "SCAN job_due", "SCAN d"]
                 .iter()
                 .any(|scan| step == scan);
+            assert!(!full_scan, "{step} in the plan of {sql}\n{text}");
+        }
+    }
+}
+
+/// Statements of alarms and of limits, with what their plans must name.
+const ALARMS_AND_LIMITS: [(&str, &[&str]); 18] = [
+    (
+        alarms::STREAKS,
+        &["SEARCH alarm_streak USING INTEGER PRIMARY KEY"],
+    ),
+    (
+        alarms::DELETE_STREAKS,
+        &["SEARCH alarm_streak USING INTEGER PRIMARY KEY"],
+    ),
+    (
+        alarms::SET_FAILING,
+        &["SEARCH job_due USING INTEGER PRIMARY KEY"],
+    ),
+    (alarms::INSERT_EVENTS, &["alarm_event_waiting (rule_id=?)"]),
+    (
+        alarm_outbox::WAITING,
+        &[
+            "alarm_event_due (send_at<?)",
+            "alarm_event_waiting (rule_id=?)",
+        ],
+    ),
+    (
+        alarm_outbox::DECIDE,
+        &["SEARCH alarm_event USING INTEGER PRIMARY KEY"],
+    ),
+    (
+        alarm_outbox::CLAIM,
+        &[
+            "alarm_delivery_due (next_at<?)",
+            "SEARCH alarm_delivery USING INTEGER PRIMARY KEY",
+        ],
+    ),
+    (
+        alarm_outbox::OF_BATCHES,
+        &[
+            "SEARCH e USING INDEX alarm_event_batch (reference=?)",
+            "alarm_event_batch (reference=?)",
+        ],
+    ),
+    (
+        alarm_outbox::SETTLE,
+        &["SEARCH alarm_delivery USING INTEGER PRIMARY KEY"],
+    ),
+    (
+        alarm_outbox::NEXT,
+        &["alarm_event_due", "alarm_delivery_due"],
+    ),
+    (alarm_outbox::LOADS, &["(job_id=?"]),
+    (
+        alarm_outbox::EVENTS,
+        &["alarm_event_of_namespace (namespace=? AND id<?)"],
+    ),
+    (
+        alarm_outbox::DELIVERIES,
+        &["alarm_delivery_of_namespace (namespace=? AND id<?)"],
+    ),
+    (
+        alarm_outbox::PRUNE_EVENTS,
+        &["alarm_event_at (at<?)", "alarm_delivery_pending (batch=?)"],
+    ),
+    (
+        alarm_outbox::PRUNE_DELIVERIES,
+        &["alarm_delivery_ended (ended_at<?)"],
+    ),
+    (limits::READ, &["SEARCH run_limit USING"]),
+    (limits::AT_WORK, &["SEARCH r USING INTEGER PRIMARY KEY"]),
+    (group_rates::DELETE, &["SEARCH group_rate USING"]),
+];
+
+#[tokio::test]
+async fn alarms_and_limits_use_their_indexes() {
+    let (_dir, store) = store().await;
+    for (sql, wanted) in ALARMS_AND_LIMITS {
+        let steps = plan(&store, sql).await;
+        let text = steps.join("\n");
+        for part in wanted {
+            assert!(
+                text.contains(part),
+                "no {part} in the plan of {sql}\n{text}"
+            );
+        }
+        let tables = [
+            "alarm_event",
+            "alarm_delivery",
+            "alarm_streak",
+            "run_limit",
+            "run",
+            "e",
+            "d",
+            "job_due",
+        ];
+        for step in &steps {
+            let full_scan = tables.iter().any(|table| *step == format!("SCAN {table}"));
             assert!(!full_scan, "{step} in the plan of {sql}\n{text}");
         }
     }

@@ -23,7 +23,7 @@ use crate::group_rates;
 pub(crate) const LOCK: &str =
     "SELECT name, state FROM run_limit WHERE name = ANY ($1) ORDER BY name FOR UPDATE";
 
-const READ: &str = "SELECT name, state FROM run_limit WHERE name = ANY ($1)";
+pub(crate) const READ: &str = "SELECT name, state FROM run_limit WHERE name = ANY ($1)";
 
 /// Limits that were not used yet. It is a transaction of its own, so that the rows are locked in their order.
 const INSERT: &str = "
@@ -33,7 +33,7 @@ const INSERT: &str = "
 
 /// Deletes limits that were not used for two days, except if one of their runs is still at work. It runs whenever a new
 /// limit is stored, so the table grows no longer than names of limits are in use.
-const DELETE_UNUSED: &str = "
+pub(crate) const DELETE_UNUSED: &str = "
     DELETE FROM run_limit WHERE name IN (
         SELECT r.name FROM run_limit r
         WHERE r.used_at < coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) - 172800000
@@ -46,9 +46,9 @@ pub(crate) const AT_WORK: &str = "
     SELECT coalesce($2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
         ARRAY(SELECT l.id FROM run_live l WHERE l.id = ANY ($1) AND l.state BETWEEN 1 AND 3)";
 
+/// There is no join, so its generic plan is right for each size of the table.
 pub(crate) const WRITE: &str = "
-    UPDATE run_limit r SET state = u.state, used_at = $3 FROM unnest($1::text[], $2::text[]) u (name, state)
-    WHERE r.name = u.name";
+    UPDATE run_limit r SET state = ($2::text[])[array_position($1::text[], r.name)], used_at = $3 WHERE r.name = ANY ($1::text[])";
 
 /// Rows that are missing are inserted at most this often.
 const MAX_TRIES: usize = 5;

@@ -15,12 +15,12 @@ use crate::SqliteStore;
 use crate::error::Result;
 use crate::group_rates;
 
-const READ: &str = "
+pub(crate) const READ: &str = "
     SELECT coalesce(json_group_object(name, json(state)), '{}') FROM run_limit
     WHERE name IN (SELECT value FROM json_each(?1))";
 
 /// Those of these runs that are at executors.
-const AT_WORK: &str = "
+pub(crate) const AT_WORK: &str = "
     SELECT json_group_array(r.id) FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value WHERE r.state BETWEEN 1 AND 3";
 
 const WRITE: &str = "
