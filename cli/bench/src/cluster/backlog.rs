@@ -19,8 +19,8 @@ use crate::worker::Question;
 /// Runs that are written at the same time.
 const AT_ONCE: usize = 32;
 
-/// Measures the first job of `load` for `seconds`, then triggers the second one `runs` times and measures again. The
-/// backlog is left behind.
+/// Measures the first job of `load` for `seconds`, then while the second one is triggered `runs` times, and then for
+/// `seconds` beside these. They are left behind.
 pub(super) async fn run(
     cluster: &mut Cluster,
     load: &Load,
@@ -32,10 +32,12 @@ pub(super) async fn run(
     apply(cluster, load).await?;
     wait("warming up", load.warm_up).await;
     let alone = measure(cluster, "alone", seconds).await?;
+    cluster.ask_workers(Question::Measure).await?;
     let started = Instant::now();
     trigger(cluster, slow, runs).await?;
     wait_until_queued(cluster, runs).await?;
     let queued = started.elapsed();
+    let meanwhile = cluster.measured().await?;
     let waiting = queued_runs(cluster).await?;
     let beside = measure(cluster, "beside", seconds).await?;
     report.add("waiting before", number(waiting), "runs");
@@ -44,6 +46,7 @@ pub(super) async fn run(
     report.add("fires alone", number(alone.len()), "");
     report.add("fires beside", number(beside.len()), "");
     report.add_times("alone", &alone);
+    report.add_times("meanwhile", &meanwhile);
     report.add_times("beside", &beside);
     Ok(())
 }
