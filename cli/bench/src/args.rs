@@ -19,7 +19,7 @@ pub struct BenchArgs {
     /// Fires a second of `steady` (500 by default, 1,000 on a cluster), triggers a second of `trigger` (20), jobs a second of `fleet` (5,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: Option<u32>,
-    /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000), `lane-gap` (20), `due` and `fleet` (100,000)
+    /// Jobs of `burst` (1,000 by default, 10,000 on a cluster), `throughput` (6,000), `lane-gap` (20), `due` and `fleet` (100,000); waiting runs of `backlog` (10,000)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub jobs: Option<u32>,
     /// Directory for files; the system's temporary directory by default
@@ -76,6 +76,8 @@ pub enum Scenario {
     Trigger,
     /// The time from the end of a run to the start of the next one in its lane; on a cluster
     LaneGap,
+    /// The lateness of a fast job, alone and beside many waiting runs of a slow job; on a cluster
+    Backlog,
     /// Without jobs
     Idle,
     /// Many executors: their start, no jobs, a load, and a failover of many at once; on a cluster
@@ -99,6 +101,7 @@ pub(crate) enum Plan {
     Due(Load),
     Trigger { load: Load, rate: usize },
     LaneGap(Load),
+    Backlog { load: Load, runs: usize },
     Idle,
 }
 
@@ -108,6 +111,7 @@ impl Plan {
             Self::Load(load)
             | Self::Due(load)
             | Self::LaneGap(load)
+            | Self::Backlog { load, .. }
             | Self::Trigger { load, .. } => load.name,
             Self::Idle => "idle",
         }
@@ -137,6 +141,11 @@ impl BenchArgs {
                 rate: rate(20),
             },
             Scenario::LaneGap => Plan::LaneGap(Load::lane_gap(jobs(20))),
+            Scenario::Backlog => {
+                let runs = jobs(10_000);
+                let load = Load::backlog(runs);
+                Plan::Backlog { load, runs }
+            }
             Scenario::Idle => Plan::Idle,
             Scenario::Fleet => return None,
         })

@@ -156,8 +156,12 @@ async fn measure_standalone(
         Scenario::Burst => Load::burst(jobs(1_000), 1),
         Scenario::Throughput => Load::throughput(jobs(6_000)),
         Scenario::Idle => return idle::run(data, Duration::from_secs(args.seconds)).await,
-        Scenario::Due | Scenario::Trigger | Scenario::LaneGap | Scenario::Fleet => {
-            let message = "SCENARIO: due, trigger, lane-gap and fleet need a cluster; give --store and --broker";
+        Scenario::Due
+        | Scenario::Trigger
+        | Scenario::LaneGap
+        | Scenario::Backlog
+        | Scenario::Fleet => {
+            let message = "SCENARIO: due, trigger, lane-gap, backlog and fleet need a cluster; give --store and --broker";
             return Err(BadInput(message.to_owned()).into());
         }
     };

@@ -10,6 +10,9 @@ use crate::noop::{Work, now_us};
 /// A run of `lane-gap` works this long.
 const LANE_WORK_MS: u64 = 120;
 
+/// A run of the slow job of `backlog` works this long.
+const SLOW_WORK_MS: u64 = 1_000;
+
 /// Jobs to load a scheduler with.
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -44,6 +47,15 @@ fn job(index: usize, schedule: &Value, block: &Value) -> JobSpec {
         "handler": { "native": "noop" },
     }))
     .expect("a valid definition")
+}
+
+/// With runs that work.
+fn working(job: JobSpec, work: Work) -> JobSpec {
+    let params = serde_json::to_string(&work).expect("plain values");
+    JobSpec {
+        params: Some(params),
+        ..job
+    }
 }
 
 fn on_grid(index: usize, every: &str, anchor_ms: usize) -> JobSpec {
@@ -90,11 +102,13 @@ impl Load {
 
     /// `jobs` serial jobs whose runs come faster than they end, so that the next run always waits.
     pub(crate) fn lane_gap(jobs: usize) -> Self {
-        let params = Work { ms: LANE_WORK_MS };
-        let params = serde_json::to_string(&params).expect("a number");
-        let slow = |index: usize| JobSpec {
-            params: Some(params.clone()),
-            ..on_grid(index, "100ms", index * 100 / jobs.max(1))
+        let work = Work {
+            ms: LANE_WORK_MS,
+            measures_gap: true,
+        };
+        let slow = |index: usize| {
+            let job = on_grid(index, "100ms", index * 100 / jobs.max(1));
+            working(job, work)
         };
         Self {
             name: "lane-gap",
@@ -102,6 +116,23 @@ impl Load {
                 "{jobs} serial jobs over all executors, a run of {LANE_WORK_MS} ms each 100 ms"
             ),
             jobs: (0..jobs).map(slow).collect(),
+            warm_up: 5,
+        }
+    }
+
+    /// A fast job, and a slow serial job that is triggered `runs` times. Both have a lane over all executors.
+    pub(crate) fn backlog(runs: usize) -> Self {
+        let slow = job(1, &json!({ "manual": true }), &json!("serial"));
+        let work = Work {
+            ms: SLOW_WORK_MS,
+            measures_gap: false,
+        };
+        Self {
+            name: "backlog",
+            about: format!(
+                "a job due each 100 ms, alone and beside {runs} runs of a serial job, of {SLOW_WORK_MS} ms each"
+            ),
+            jobs: vec![on_grid(0, "100ms", 0), working(slow, work)],
             warm_up: 5,
         }
     }

@@ -10,12 +10,13 @@ use cueline_worker::{Context, Failure, Handler, Output};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The parameter of a run that works. Instead of its lateness, it measures the time since the end of the run before it in
-/// its lane.
+/// The parameter of a run that works. Its lateness is not measured.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Work {
     /// How long it works.
     pub(crate) ms: u64,
+    /// Whether the time since the end of the run before it in its lane is measured.
+    pub(crate) measures_gap: bool,
 }
 
 /// Lateness in microseconds, from 1 µs to an hour with three digits.
@@ -52,12 +53,13 @@ impl Noop {
         self.lock().take().unwrap_or_else(lateness)
     }
 
-    /// Measures the gap before a run that waited for the one before it, and works.
+    /// Works. Measures the gap before a run that waited for the one before it, if that is asked for.
     async fn work(&self, cx: &Context, work: Work, began_us: i64) {
         let job = cx.job().as_str();
         let due_us = cx.fire_at().as_millis() * 1_000;
         let ended_us = self.ends().get(job).copied();
-        if let Some(ended_us) = ended_us.filter(|ended| *ended >= due_us)
+        let ended_us = ended_us.filter(|ended| work.measures_gap && *ended >= due_us);
+        if let Some(ended_us) = ended_us
             && let Some(measured) = self.lock().as_mut()
         {
             measured.saturating_record(u64::try_from(began_us - ended_us).unwrap_or(0));

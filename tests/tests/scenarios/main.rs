@@ -16,6 +16,7 @@ mod generated_requests;
 mod group_lanes;
 mod hostile_requests;
 mod limits;
+mod long_backlog;
 mod lost_broker_queues;
 mod lost_state_directory;
 mod namespaces;

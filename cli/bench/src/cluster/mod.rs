@@ -1,5 +1,6 @@
 //! A cluster: schedulers and workers as processes. They have their own database, and their own prefix on the broker.
 
+mod backlog;
 mod failovers;
 mod fleet;
 mod fleet_failover;

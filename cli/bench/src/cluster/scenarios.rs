@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use cueline_model::{Actor, ActorKind};
 use tokio::time::{Instant, interval, sleep};
 
-use super::Cluster;
 use super::snapshot::Snapshot;
+use super::{Cluster, backlog};
 use crate::Host;
 use crate::args::{Plan, Servers};
 use crate::database::has_live_runs;
@@ -24,7 +24,7 @@ const APPLY_BATCH: usize = 10_000;
 /// Schedulers are stopped this long before the jobs are due, so that they do not claim them early.
 const STOPPED: Duration = Duration::from_secs(4);
 /// Without progress for this long, a benchmark fails.
-const STUCK_TIMEOUT: Duration = Duration::from_mins(1);
+pub(super) const STUCK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Starts a cluster and carries out one plan on it.
 pub(crate) async fn run(
@@ -78,6 +78,13 @@ async fn carry_out(
             let mut report = Report::new(name, about(&format!("{}, {seconds} s", load.about)));
             lane_gap(cluster, &load, seconds, &mut report).await?;
             report
+        }
+        Plan::Backlog { load, runs } => {
+            let what = format!("{}, {seconds} s each", load.about);
+            let mut report = Report::new(name, about(&what));
+            backlog::run(cluster, &load, runs, seconds, &mut report).await?;
+            // Most runs have not ended, so there is nothing to compare.
+            return Ok(report);
         }
         Plan::Idle => {
             let mut report = Report::new(name, about(&format!("no jobs, {seconds} s")));

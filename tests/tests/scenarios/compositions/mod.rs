@@ -5,6 +5,7 @@
 //! [`OUTAGES`] stop and kill processes, so they run after the others, one by one. A scenario that is new in a list runs on
 //! all compositions.
 
+mod dead_letters;
 mod flows;
 mod outages;
 mod routes;
@@ -71,6 +72,7 @@ const LIST: &[Scenario] = list![
 
 /// They stop and kill processes, one after the other.
 const OUTAGES: &[Outage] = list![
+    dead_letters::a_refused_trigger_is_replayed_and_runs_once,
     outages::an_attempt_whose_worker_dies_runs_again,
     outages::missed_fire_times_follow_the_misfire_policy,
 ];

@@ -1,11 +1,16 @@
 //! A composition, as the scenarios see it: an API, a command, executors, and processes that die.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use async_nats::jetstream;
+use cueline_broker::{Driver as _, Outgoing, QueueId};
+use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
 use cueline_test_support::try_eventually;
 use cueline_tests::cluster::{Cluster, WITHIN};
 use cueline_tests::{Finished, Process, Standalone};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -173,10 +178,73 @@ impl Server {
         }
     }
 
+    /// Publishes a request for a run of the job, as a program on the broker does. The embedded broker is a file that only
+    /// one process may open, so the server is away meanwhile.
+    pub(super) async fn publish_request(&mut self, job: &str, message: &Value) -> Result<()> {
+        let payload = message.to_string();
+        match &self.composition {
+            Composition::Standalone(folder, _) => {
+                let file = folder.path().join("data").join("queue.db");
+                self.stop_schedulers().await?;
+                publish_to_file(&file, job, payload).await?;
+                self.start_schedulers().await
+            }
+            Composition::Cluster(cluster, ..) if cluster.broker.starts_with("nats") => {
+                publish_to_nats(&cluster.broker, job, payload).await
+            }
+            Composition::Cluster(cluster, ..) => {
+                publish_to_rabbitmq(&cluster.broker, job, payload).await
+            }
+        }
+    }
+
     /// Ends all processes that are still there.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.stop_schedulers().await
     }
+}
+
+async fn publish_to_file(file: &Path, job: &str, payload: String) -> Result<()> {
+    let driver = EmbeddedDriver::open(file, EmbeddedOptions::default()).await?;
+    let message = Outgoing {
+        queue: QueueId::Requests,
+        topic: job.to_owned(),
+        id: String::new(),
+        payload: payload.into(),
+    };
+    for answer in driver.publish(&[message]).await? {
+        answer?;
+    }
+    driver.close().await;
+    Ok(())
+}
+
+async fn publish_to_nats(url: &str, job: &str, payload: String) -> Result<()> {
+    let patient = async_nats::ConnectOptions::new().connection_timeout(WITHIN);
+    let mut stream = jetstream::new(patient.connect(url).await?);
+    stream.set_timeout(WITHIN);
+    let subject = format!("cueline.request._._.{job}");
+    stream.publish(subject, payload.into()).await?.await?;
+    Ok(())
+}
+
+async fn publish_to_rabbitmq(url: &str, job: &str, payload: String) -> Result<()> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let confirms = ConfirmSelectOptions::default();
+    channel.confirm_select(confirms).await?;
+    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+    let sent = channel
+        .basic_publish(
+            "cueline.requests".into(),
+            job.into(),
+            options,
+            payload.as_bytes(),
+            properties,
+        )
+        .await?;
+    ensure!(sent.await?.is_ack(), "the broker refused it");
+    Ok(())
 }
 
 /// What scenarios do again and again.
