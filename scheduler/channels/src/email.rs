@@ -11,12 +11,16 @@ use lettre::message::{Mailbox, Message};
 use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::{Certificate, Tls, TlsParameters};
 use lettre::{AsyncSmtpTransport, AsyncTransport as _, Tokio1Executor};
+use tokio::time::Instant;
 
 use crate::secrets::Secrets;
 use crate::{Outgoing, Refused};
 
-/// How long one command may take.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long all addresses of a server may take: less than a send may, so that the error is known.
+const ALL_TIMEOUT: Duration = Duration::from_secs(18);
+
+/// The most addresses of a server that are tried, so that each has some seconds.
+const MAX_ADDRESSES: usize = 4;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Mail {
@@ -33,31 +37,28 @@ impl Mail {
         secrets: &mut Secrets<'_>,
     ) -> Result<String, Refused> {
         let mail = compose(email, outgoing, message)?;
-        let address = self.resolve(email).await?;
-        // The library connects to the checked address, and the certificate has to be for the name.
-        let mut transport =
-            AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(address.ip().to_string())
-                .port(address.port())
-                .timeout(Some(COMMAND_TIMEOUT))
-                .tls(self.tls(email).await?);
-        if let (Some(user), Some(password)) = (&email.user, &email.password) {
-            let password = secrets.value(password).await?;
-            transport = transport.credentials(Credentials::new(user.clone(), password));
-        }
-        let answered = transport.build().send(mail).await;
-        let response = answered.map_err(|error| refused(&error))?;
-        let lines: Vec<&str> = response.message().collect();
-        Ok(format!("{} {}", response.code(), lines.join(" ")))
+        let addresses = self.resolve(email).await?;
+        let tls = self.tls(email).await?;
+        let credentials = match (&email.user, &email.password) {
+            (Some(user), Some(password)) => {
+                let password = secrets.value(password).await?;
+                Some(Credentials::new(user.clone(), password))
+            }
+            _ => None,
+        };
+        send_to_first(&addresses, &tls, credentials.as_ref(), &mail).await
     }
 
-    async fn resolve(&self, email: &EmailChannel) -> Result<SocketAddr, Refused> {
+    async fn resolve(&self, email: &EmailChannel) -> Result<Vec<SocketAddr>, Refused> {
         let host = email.server.as_str();
         let found = tokio::net::lookup_host((host, email.port())).await;
         let found = found.map_err(|e| Refused::for_now(format!("host not found: {host} ({e})")))?;
         let addresses = permitted(host, found, &self.policy);
         let addresses = addresses.map_err(|refused| Refused::for_good(refused.to_string()))?;
-        let first = addresses.first().copied();
-        first.ok_or_else(|| Refused::for_now(format!("host not found: {host}")))
+        if addresses.is_empty() {
+            return Err(Refused::for_now(format!("host not found: {host}")));
+        }
+        Ok(addresses)
     }
 
     async fn tls(&self, email: &EmailChannel) -> Result<Tls, Refused> {
@@ -81,6 +82,51 @@ impl Mail {
             SmtpTls::Starttls | SmtpTls::None => Tls::Required(parameters),
         })
     }
+}
+
+/// Sends a message to the first address that answers. The addresses that are left share the time that is left.
+async fn send_to_first(
+    addresses: &[SocketAddr],
+    tls: &Tls,
+    credentials: Option<&Credentials>,
+    mail: &Message,
+) -> Result<String, Refused> {
+    let deadline = Instant::now() + ALL_TIMEOUT;
+    let tried = &addresses[..addresses.len().min(MAX_ADDRESSES)];
+    let mut unreached = Vec::new();
+    for (place, address) in tried.iter().enumerate() {
+        let left = u32::try_from(tried.len() - place).unwrap_or(1);
+        let time = deadline.saturating_duration_since(Instant::now()) / left;
+        // The library connects to the checked address, and the certificate has to be for the name.
+        let mut transport =
+            AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(address.ip().to_string())
+                .port(address.port())
+                .timeout(Some(time))
+                .tls(tls.clone());
+        if let Some(credentials) = credentials {
+            transport = transport.credentials(credentials.clone());
+        }
+        let answered = tokio::time::timeout(time, transport.build().send(mail.clone())).await;
+        match answered {
+            Ok(Ok(response)) => {
+                let lines: Vec<&str> = response.message().collect();
+                return Ok(format!("{} {}", response.code(), lines.join(" ")));
+            }
+            Ok(Err(error)) if is_answer(&error) => return Err(refused(&error)),
+            Ok(Err(error)) => unreached.push(format!("{address}: {}", refused(&error).answer)),
+            Err(_) => unreached.push(format!("{address}: no answer within {time:.1?}")),
+        }
+    }
+    Err(Refused::for_now(unreached.join("; ")))
+}
+
+/// Whether the server has answered, so that another address of it would answer the same.
+fn is_answer(error: &lettre::transport::smtp::Error) -> bool {
+    error.is_permanent()
+        || error.is_transient()
+        || error.is_response()
+        || error.is_client()
+        || error.is_tls()
 }
 
 fn compose(
@@ -127,5 +173,63 @@ fn refused(error: &lettre::transport::smtp::Error) -> Refused {
         Refused::for_good(answer)
     } else {
         Refused::for_now(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server for one message.
+    async fn accept(listener: TcpListener) {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let mut stream = BufReader::new(stream);
+        stream
+            .write_all(b"220 mail ESMTP\r\n")
+            .await
+            .expect("writes");
+        let mut is_text = false;
+        let mut line = String::new();
+        while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+            let answer = match line.trim_end() {
+                "." => "250 queued\r\n",
+                "DATA" => "354 go ahead\r\n",
+                _ if is_text => "",
+                _ => "250 ok\r\n",
+            };
+            is_text = line.trim_end() == "DATA" || (is_text && line.trim_end() != ".");
+            stream.write_all(answer.as_bytes()).await.expect("writes");
+            line.clear();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_goes_to_the_first_address_that_answers() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let closed_address = closed.local_addr().expect("is bound");
+        drop(closed);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("is bound");
+        tokio::spawn(accept(listener));
+        let mail = Message::builder()
+            .from("cueline@example.com".parse().expect("an address"))
+            .to("ops@example.com".parse().expect("an address"))
+            .body("it failed".to_owned())
+            .expect("a message");
+        let send = async |addresses: &[SocketAddr]| {
+            send_to_first(addresses, &Tls::None, None, &mail).await
+        };
+        let answer = send(&[closed_address, address]).await;
+        assert_eq!(answer.as_deref(), Ok("250 queued"));
+        let refused = send(&[closed_address; 2]).await.expect_err("is refused");
+        assert!(!refused.is_permanent);
+        assert_eq!(
+            refused.answer.matches("127.0.0.1").count(),
+            2,
+            "{refused:?}"
+        );
     }
 }

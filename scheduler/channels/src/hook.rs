@@ -108,8 +108,13 @@ impl Hooks {
         }
         let response = request.body(body).send().await.map_err(failed)?;
         let status = response.status().as_u16();
-        let answer = read(response).await;
-        judge(kind, status, &answer)
+        let (answer, is_whole) = read(response).await;
+        let shown = if is_whole {
+            secrets.hide(&answer)
+        } else {
+            secrets.hide_in_beginning(&answer)
+        };
+        judge(kind, status, &shown)
     }
 
     /// The client resolves only names. It connects to an address in a URL without asking the resolver.
@@ -127,7 +132,7 @@ async fn target(
     hook: &HookChannel,
     secrets: &mut Secrets<'_>,
 ) -> Result<(Url, Option<String>), Refused> {
-    let text = secrets.text(&hook.url).await?;
+    let text = secrets.url(&hook.url).await?;
     // The text may be a secret, so the message does not have it.
     let url = text.parse::<Url>().ok();
     let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -139,17 +144,31 @@ async fn target(
     Ok((url, secret))
 }
 
-/// The first part of an answer. One that breaks off is as good as its beginning: the status is known.
-async fn read(mut response: Response) -> String {
+/// The first part of an answer, and whether it is the whole answer. An error while reading it is ignored, because the status
+/// is known.
+async fn read(mut response: Response) -> (String, bool) {
     let mut bytes = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        let room = MAX_ANSWER_BYTES.saturating_sub(bytes.len());
-        bytes.extend(chunk.iter().take(room));
-        if bytes.len() >= MAX_ANSWER_BYTES {
-            break;
+    let is_whole = loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) => {
+                let room = MAX_ANSWER_BYTES.saturating_sub(bytes.len());
+                bytes.extend(chunk.iter().take(room));
+                if bytes.len() >= MAX_ANSWER_BYTES {
+                    break false;
+                }
+            }
+            Ok(None) => break true,
+            Err(_) => break false,
         }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    // A character that was cut.
+    let text = if is_whole {
+        text.into_owned()
+    } else {
+        text.trim_end_matches('\u{fffd}').to_owned()
+    };
+    (text, is_whole)
 }
 
 /// Why no answer came, without the URL, which may be a secret.

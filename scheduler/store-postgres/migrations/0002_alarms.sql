@@ -83,14 +83,17 @@ CREATE TABLE alarm_delivery (
 
 CREATE INDEX alarm_delivery_due ON alarm_delivery (next_at, id) WHERE next_at IS NOT NULL;
 CREATE INDEX alarm_delivery_pending ON alarm_delivery (batch) WHERE next_at IS NOT NULL;
+CREATE INDEX alarm_delivery_of_channel ON alarm_delivery (channel) WHERE next_at IS NOT NULL;
 CREATE INDEX alarm_delivery_ended ON alarm_delivery (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX alarm_delivery_of_namespace ON alarm_delivery (namespace, id);
 CREATE INDEX alarm_delivery_of_rule ON alarm_delivery (rule, id);
 
 -- Conditions that hold at present.
 CREATE TABLE alarm_level (
-    subject text   COLLATE "C" PRIMARY KEY,
-    since   bigint NOT NULL
+    subject       text     COLLATE "C" PRIMARY KEY,
+    since         bigint   NOT NULL,
+    -- In how many checks in succession it has not held. After a few it has ended.
+    absent_checks smallint NOT NULL DEFAULT 0
 );
 
 -- The scheduler that looks at late runs, backlogs and groups.

@@ -4,21 +4,26 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use cueline_model::alarm::{AlarmFacts, ConditionKind, JobLoad, LevelFound, MAX_LISTED_EVENTS};
-use cueline_model::{Actor, ChannelName, JobId, Timestamp};
+use cueline_model::{Actor, ChannelName, Timestamp};
+use cueline_store::adapter::alarm_deliveries::{
+    ClaimedRow, DeliveryRow, DueRow, GIVEN_UP, MAX_LOOKED_AT, MessageRow, WaitingOfChannelRow,
+    choose_deliveries, claimed_deliveries, delivery, kept_answer, refuse_beyond_bound,
+    room_for_test, settled, test_rule,
+};
 use cueline_store::adapter::alarm_events::{
-    ClaimedRow, Collected, DeliveryRow, EventRow, FATE_SENT, LevelChanges, LoadRow, MessageRow,
-    WaitingRow, claimed_deliveries, collect, delivery, event, facts_text, kept_answer,
-    level_changes, loads, settled, test_rule,
+    Collected, EventRow, FATE_SENT, LevelRow, LoadRow, WaitingRow, collect, event, facts_text,
+    level_changes, loads,
 };
 use cueline_store::adapter::audit::channel_tested;
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
     AlarmDelivery, AlarmEvent, AlarmFilter, AlarmStore, ClaimedDelivery, CollectedAlarms,
-    ErrorKind, MAX_CLAIMED_OF_CHANNEL, MAX_COUNTED_WAITING, SendOutcome, StoreError,
+    CountedJob, ErrorKind, MAX_CLAIMED_OF_CHANNEL, MAX_COUNTED_WAITING, MAX_DELIVERY_AGE_MS,
+    NotedLevels, SendInProgress, SendOutcome, StoreError,
 };
 
-use crate::alarms::insert_events;
-use crate::columns::{column, job_ids};
+use crate::alarms::{LOCK, insert_events};
+use crate::columns::column;
 use crate::error::Result;
 use crate::{PgStore, audit};
 
@@ -35,24 +40,39 @@ pub(crate) const DECIDE: &str = "
     UPDATE alarm_event SET send_at = NULL, fate = e.fate, reference = e.reference
     FROM unnest($1::bigint[], $2::smallint[], $3::bigint[]) e (id, fate, reference) WHERE alarm_event.id = e.id";
 
+/// A delivery with an answer is not sent.
 const INSERT_DELIVERIES: &str = "
-    INSERT INTO alarm_delivery (batch, namespace, rule, channel, events, created_at, next_at)
-    SELECT e.*, $6, $6 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[]) e RETURNING id";
+    INSERT INTO alarm_delivery (batch, namespace, rule, channel, events, answer, created_at, state, next_at, ended_at)
+    SELECT e.*, $7, CASE WHEN e.answer = '' THEN 0 ELSE 2 END, CASE WHEN e.answer = '' THEN $7 END, CASE WHEN e.answer <> '' THEN $7 END
+    FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[])
+        e (batch, namespace, rule, channel, events, answer) RETURNING id";
+
+pub(crate) const WAITING_OF_CHANNELS: &str = "
+    SELECT d.channel, count(*) FROM alarm_delivery d WHERE d.next_at IS NOT NULL AND d.channel = ANY ($1::text[]) GROUP BY d.channel";
 
 const INSERT_TEST: &str = "
     INSERT INTO alarm_event (at, namespace, rule_id, rule, key, kind, facts) VALUES ($1, $2, 0, $3, 'test', $4, $5)
     RETURNING id";
 
+/// What was sent before and is too old. A delivery that is being sent is not due.
+pub(crate) const GIVE_UP_OLD: &str = "
+    UPDATE alarm_delivery SET state = 2, next_at = NULL, ended_at = $1, answer = $3 || CASE WHEN answer = '' THEN 'none' ELSE answer END
+    WHERE id IN (SELECT d.id FROM alarm_delivery d WHERE d.next_at <= $1 AND d.created_at <= $2 AND d.attempts > 0
+        ORDER BY d.next_at LIMIT $4 FOR UPDATE SKIP LOCKED)";
+
 /// A few of each channel, so that one that does not answer cannot take all places.
+pub(crate) const DUE: &str = "
+    SELECT r.id, r.namespace, r.channel, EXISTS (SELECT FROM alarm_delivery f WHERE f.channel = r.channel AND f.next_at IS NOT NULL
+        AND f.attempts > 0 AND (f.answer <> '' OR f.next_at <= $1))
+    FROM (SELECT d.id, d.namespace, d.channel, d.attempts > 0 AS was_sent, d.next_at,
+            row_number() OVER (PARTITION BY d.channel ORDER BY d.attempts > 0, d.next_at, d.id) AS place
+        FROM alarm_delivery d WHERE d.next_at <= $1 AND d.channel <> ALL ($2::text[])) r
+    WHERE r.place <= $3 ORDER BY r.was_sent, r.next_at, r.id LIMIT $4";
+
 pub(crate) const CLAIM: &str = "
-    WITH ranked AS (
-        SELECT d.id, row_number() OVER (PARTITION BY d.channel ORDER BY d.next_at, d.id) AS place FROM alarm_delivery d
-        WHERE d.next_at <= $1 AND d.channel <> ALL ($2::text[])),
-    c AS MATERIALIZED (
-        SELECT d.id FROM alarm_delivery d JOIN ranked r ON r.id = d.id WHERE r.place <= $3 AND d.next_at <= $1
-        ORDER BY d.next_at, d.id LIMIT $4 FOR UPDATE OF d SKIP LOCKED)
-    UPDATE alarm_delivery d SET attempts = d.attempts + 1, next_at = $5 FROM c WHERE d.id = c.id
-    RETURNING d.id, d.attempts::bigint, d.batch, d.rule, d.channel, d.events";
+    UPDATE alarm_delivery d SET attempts = d.attempts + 1, next_at = $3
+    FROM (SELECT id FROM alarm_delivery WHERE id = ANY ($1::bigint[]) AND next_at <= $2 ORDER BY id FOR UPDATE SKIP LOCKED) c
+    WHERE d.id = c.id RETURNING d.id, d.attempts::bigint, d.batch, d.rule, d.channel, d.events";
 
 pub(crate) const OF_BATCHES: &str = "
     SELECT b.id, e.at, e.kind, e.facts FROM unnest($1::bigint[]) b (id)
@@ -70,14 +90,24 @@ pub(crate) const NEXT: &str = "
 const HOLD: &str =
     "UPDATE alarm_checker SET holder = $1, until = $3 WHERE holder = $1 OR until <= $2";
 
+/// The due time of a run that was released is postponed. That of a first attempt follows from its fire time, unless it is a
+/// child (2) or of a backfill (4).
 pub(crate) const LOADS: &str = "
-    SELECT j.id, w.waiting, w.oldest_run, w.oldest_due_at FROM unnest($1::bigint[]) j (id)
+    SELECT j.id, w.waiting, w.oldest_run, w.oldest_due_at FROM unnest($1::bigint[], $4::bigint[]) j (id, jitter)
     CROSS JOIN LATERAL (
         SELECT count(*) AS waiting, (array_agg(l.id ORDER BY l.due_at, l.id))[1] AS oldest_run, min(l.due_at) AS oldest_due_at
-        FROM (SELECT r.id, r.due_at FROM run_live r WHERE r.job_id = j.id AND r.state < 3 AND r.due_at <= $2 LIMIT $3) l) w
+        FROM (SELECT d.id, d.due_at FROM (
+                SELECT r.id, CASE WHEN r.attempt = 1 AND r.kind NOT IN (2, 4) THEN least(r.due_at, r.fire_at + j.jitter) ELSE r.due_at END AS due_at
+                FROM run_live r WHERE r.job_id = j.id AND r.state < 3) d
+            WHERE d.due_at <= $2 LIMIT $3) l) w
     WHERE w.waiting > 0";
 
-const LEVELS: &str = "SELECT subject FROM alarm_level FOR UPDATE";
+const LEVELS: &str = "SELECT subject, absent_checks::bigint FROM alarm_level FOR UPDATE";
+
+/// Those in $1 did not hold in one check more, and those in $2 hold again.
+const COUNT_ABSENT: &str = "
+    UPDATE alarm_level SET absent_checks = CASE WHEN subject = ANY ($1::text[]) THEN absent_checks + 1 ELSE 0 END
+    WHERE subject = ANY ($1::text[]) OR subject = ANY ($2::text[])";
 
 pub(crate) const FORGET_LEVELS: &str = "DELETE FROM alarm_level WHERE subject = ANY ($1::text[])";
 
@@ -114,6 +144,8 @@ impl PgStore {
             let message = format!("there is no alarm channel {:?}", channel.local());
             return Err(StoreError::new(ErrorKind::NotFound, message).into());
         }
+        sqlx::query(LOCK).execute(&mut *tx).await?;
+        room_for_test(channel, &waiting_of(&mut tx, vec![channel.as_str()]).await?)?;
         let (namespace, rule) = (channel.namespace(), test_rule(channel)?);
         let batch: i64 = sqlx::query_scalar(INSERT_TEST)
             .bind(now.as_millis())
@@ -123,9 +155,17 @@ impl PgStore {
             .bind(facts_text(&AlarmFacts::default()))
             .fetch_one(&mut *tx)
             .await?;
+        let delivery = (
+            batch,
+            namespace.to_string(),
+            rule,
+            channel.to_string(),
+            1,
+            String::new(),
+        );
         let decided = Collected {
             fates: vec![(batch, FATE_SENT, Some(batch))],
-            deliveries: vec![(batch, namespace.to_string(), rule, channel.to_string(), 1)],
+            deliveries: vec![delivery],
             silenced: 0,
         };
         let ids = write_collected(&mut tx, &decided, now).await?;
@@ -151,12 +191,16 @@ impl PgStore {
             return Ok(CollectedAlarms::default());
         }
         let book = self.present_book(&mut tx).await?;
-        let collected = collect(&book, &rows, now);
+        let mut collected = collect(&book, &rows, now);
+        let channels = column(&collected.deliveries, |row| row.3.as_str());
+        let waiting = waiting_of(&mut tx, channels).await?;
+        let refused = refuse_beyond_bound(&mut collected, waiting);
         write_collected(&mut tx, &collected, now).await?;
         tx.commit().await?;
         Ok(CollectedAlarms {
             events: rows.len(),
             deliveries: collected.deliveries.len(),
+            refused,
             silenced: collected.silenced,
         })
     }
@@ -164,20 +208,33 @@ impl PgStore {
     async fn claim_alarm_deliveries(
         &self,
         lease_ms: u64,
-        busy: &[ChannelName],
+        sending: &[SendInProgress],
         limit: usize,
     ) -> Result<Vec<ClaimedDelivery>> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
+        sqlx::query(GIVE_UP_OLD)
             .bind(now.as_millis())
-            .bind(column(busy, ChannelName::as_str))
-            .bind(MAX_CLAIMED_OF_CHANNEL)
-            .bind(to_i64(limit))
+            .bind(now.minus_ms(MAX_DELIVERY_AGE_MS).as_millis())
+            .bind(GIVEN_UP)
+            .bind(MAX_LOOKED_AT)
+            .execute(&mut *tx)
+            .await?;
+        let due: Vec<DueRow> = sqlx::query_as(DUE)
+            .bind(now.as_millis())
+            .bind(column(sending, |send| send.channel.as_str()))
+            .bind(to_i64(MAX_CLAIMED_OF_CHANNEL))
+            .bind(MAX_LOOKED_AT)
+            .fetch_all(&mut *tx)
+            .await?;
+        let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
+            .bind(choose_deliveries(&due, sending, limit))
+            .bind(now.as_millis())
             .bind(now.plus_ms(lease_ms).as_millis())
             .fetch_all(&mut *tx)
             .await?;
         if rows.is_empty() {
+            tx.commit().await?;
             return Ok(Vec::new());
         }
         let mut batches: Vec<i64> = column(&rows, |row| row.2);
@@ -190,7 +247,7 @@ impl PgStore {
             .await?;
         let book = self.present_book(&mut tx).await?;
         tx.commit().await?;
-        Ok(claimed_deliveries(&book, rows, &events))
+        Ok(claimed_deliveries(&book, &due, rows, &events))
     }
 
     async fn settle_alarm_delivery(
@@ -234,26 +291,33 @@ impl PgStore {
         Ok(held.rows_affected() == 1)
     }
 
-    async fn job_loads(&self, jobs: &[JobId]) -> Result<BTreeMap<i64, JobLoad>> {
+    async fn job_loads(&self, jobs: &[CountedJob]) -> Result<BTreeMap<i64, JobLoad>> {
         let mut conn = self.db.autocommit().await?;
         let now = self.db.now(&mut conn).await?;
         let rows: Vec<LoadRow> = sqlx::query_as(LOADS)
-            .bind(job_ids(jobs))
+            .bind(column(jobs, |job| job.id.0))
             .bind(now.as_millis())
             .bind(MAX_COUNTED_WAITING)
+            .bind(column(jobs, |job| to_i64(job.jitter.as_millis())))
             .fetch_all(&mut *conn)
             .await?;
         Ok(loads(rows))
     }
 
-    async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<u64> {
+    async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<NotedLevels> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let noted: Vec<String> = sqlx::query_scalar(LEVELS).fetch_all(&mut *tx).await?;
+        let noted: Vec<LevelRow> = sqlx::query_as(LEVELS).fetch_all(&mut *tx).await?;
         let changes = level_changes(noted, found, now);
-        if changes == LevelChanges::default() {
-            return Ok(0);
+        let noted = changes.noted;
+        if changes.is_empty() {
+            return Ok(NotedLevels { raised: 0, noted });
         }
+        sqlx::query(COUNT_ABSENT)
+            .bind(&changes.absent)
+            .bind(&changes.back)
+            .execute(&mut *tx)
+            .await?;
         sqlx::query(FORGET_LEVELS)
             .bind(&changes.over)
             .execute(&mut *tx)
@@ -263,9 +327,9 @@ impl PgStore {
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        let inserted = insert_events(&mut tx, &changes.events).await?;
+        let raised = insert_events(&mut tx, &changes.events).await?;
         tx.commit().await?;
-        Ok(inserted)
+        Ok(NotedLevels { raised, noted })
     }
 
     async fn alarm_events(&self, filter: &AlarmFilter) -> Result<Vec<AlarmEvent>> {
@@ -311,6 +375,20 @@ impl PgStore {
     }
 }
 
+/// How many messages of these channels wait.
+async fn waiting_of(
+    tx: &mut crate::database::WriteTx,
+    channels: Vec<&str>,
+) -> Result<Vec<WaitingOfChannelRow>> {
+    if channels.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(sqlx::query_as(WAITING_OF_CHANNELS)
+        .bind(channels)
+        .fetch_all(&mut **tx)
+        .await?)
+}
+
 /// Writes what becomes of events, and their deliveries. Returns the numbers of the deliveries.
 async fn write_collected(
     tx: &mut crate::database::WriteTx,
@@ -336,6 +414,7 @@ async fn write_collected(
         .bind(column(deliveries, |row| row.2.as_str()))
         .bind(column(deliveries, |row| row.3.as_str()))
         .bind(column(deliveries, |row| row.4))
+        .bind(column(deliveries, |row| row.5.as_str()))
         .bind(now.as_millis())
         .fetch_all(&mut **tx)
         .await?)

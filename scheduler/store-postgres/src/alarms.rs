@@ -31,7 +31,7 @@ use crate::{PgStore, audit};
 const REVISION: &str = "SELECT revision FROM alarm_revision";
 
 /// One change of definitions at a time.
-const LOCK: &str = "SELECT revision FROM alarm_revision FOR UPDATE";
+pub(crate) const LOCK: &str = "SELECT revision FROM alarm_revision FOR UPDATE";
 
 const NEXT_REVISION: &str = "UPDATE alarm_revision SET revision = revision + 1";
 

@@ -80,14 +80,17 @@ CREATE TABLE alarm_delivery (
 
 CREATE INDEX alarm_delivery_due ON alarm_delivery (next_at, id) WHERE next_at IS NOT NULL;
 CREATE INDEX alarm_delivery_pending ON alarm_delivery (batch) WHERE next_at IS NOT NULL;
+CREATE INDEX alarm_delivery_of_channel ON alarm_delivery (channel) WHERE next_at IS NOT NULL;
 CREATE INDEX alarm_delivery_ended ON alarm_delivery (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX alarm_delivery_of_namespace ON alarm_delivery (namespace, id);
 CREATE INDEX alarm_delivery_of_rule ON alarm_delivery (rule, id);
 
 -- Conditions that hold at present.
 CREATE TABLE alarm_level (
-    subject TEXT    PRIMARY KEY,
-    since   INTEGER NOT NULL
+    subject       TEXT    PRIMARY KEY,
+    since         INTEGER NOT NULL,
+    -- In how many checks in succession it has not held. After a few it has ended.
+    absent_checks INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- The scheduler that looks at late runs, backlogs and groups.

@@ -4,17 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use cueline_model::alarm::{AlarmFacts, ConditionKind, JobLoad, LevelFound, MAX_LISTED_EVENTS};
-use cueline_model::{Actor, ChannelName, JobId, Timestamp};
+use cueline_model::{Actor, ChannelName, Timestamp};
+use cueline_store::adapter::alarm_deliveries::{
+    ClaimedRow, DeliveryRow, DueRow, GIVEN_UP, MAX_LOOKED_AT, MessageRow, WaitingOfChannelRow,
+    choose_deliveries, claimed_deliveries, delivery, kept_answer, refuse_beyond_bound,
+    room_for_test, settled, test_rule,
+};
 use cueline_store::adapter::alarm_events::{
-    ClaimedRow, Collected, DeliveryRow, EventRow, FATE_SENT, LevelChanges, LoadRow, MessageRow,
-    WaitingRow, claimed_deliveries, collect, delivery, event, facts_text, kept_answer,
-    level_changes, loads, settled, test_rule,
+    Collected, EventRow, FATE_SENT, LevelRow, LoadRow, WaitingRow, collect, event, facts_text,
+    level_changes, loads,
 };
 use cueline_store::adapter::audit::channel_tested;
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
     AlarmDelivery, AlarmEvent, AlarmFilter, AlarmStore, ClaimedDelivery, CollectedAlarms,
-    ErrorKind, MAX_CLAIMED_OF_CHANNEL, SendOutcome, StoreError,
+    CountedJob, ErrorKind, MAX_CLAIMED_OF_CHANNEL, MAX_DELIVERY_AGE_MS, NotedLevels,
+    SendInProgress, SendOutcome, StoreError,
 };
 use sqlx::types::Json;
 
@@ -31,21 +36,37 @@ pub(crate) const DECIDE: &str = "
     UPDATE alarm_event SET send_at = NULL, fate = e.value ->> 1, reference = e.value ->> 2
     FROM json_each(?1) e WHERE alarm_event.id = e.value ->> 0";
 
+/// A delivery with an answer is not sent.
 const INSERT_DELIVERIES: &str = "
-    INSERT INTO alarm_delivery (batch, namespace, rule, channel, events, created_at, next_at)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, ?2, ?2 FROM json_each(?1) RETURNING id";
+    INSERT INTO alarm_delivery (batch, namespace, rule, channel, events, answer, created_at, state, next_at, ended_at)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, ?2, iif(value ->> 5 = '', 0, 2),
+        iif(value ->> 5 = '', ?2, NULL), iif(value ->> 5 = '', NULL, ?2) FROM json_each(?1) RETURNING id";
+
+pub(crate) const WAITING_OF_CHANNELS: &str = "
+    SELECT d.channel, count(*) FROM alarm_delivery d WHERE d.next_at IS NOT NULL AND d.channel IN (SELECT value FROM json_each(?1))
+    GROUP BY d.channel";
 
 const INSERT_TEST: &str = "
     INSERT INTO alarm_event (at, namespace, rule_id, rule, key, kind, facts) VALUES (?1, ?2, 0, ?3, 'test', ?4, ?5)
     RETURNING id";
 
+/// What was sent before and is too old. A delivery that is being sent is not due.
+pub(crate) const GIVE_UP_OLD: &str = "
+    UPDATE alarm_delivery SET state = 2, next_at = NULL, ended_at = ?1, answer = ?3 || iif(answer = '', 'none', answer)
+    WHERE id IN (SELECT d.id FROM alarm_delivery d WHERE d.next_at <= ?1 AND d.created_at <= ?2 AND d.attempts > 0
+        ORDER BY d.next_at LIMIT ?4)";
+
 /// A few of each channel, so that one that does not answer cannot take all places.
+pub(crate) const DUE: &str = "
+    SELECT r.id, r.namespace, r.channel, EXISTS (SELECT 1 FROM alarm_delivery f WHERE f.channel = r.channel AND f.next_at IS NOT NULL
+        AND f.attempts > 0 AND (f.answer <> '' OR f.next_at <= ?1))
+    FROM (SELECT d.id, d.namespace, d.channel, d.attempts > 0 AS was_sent, d.next_at,
+            row_number() OVER (PARTITION BY d.channel ORDER BY d.attempts > 0, d.next_at, d.id) AS place
+        FROM alarm_delivery d WHERE d.next_at <= ?1 AND d.channel NOT IN (SELECT value FROM json_each(?2))) r
+    WHERE r.place <= ?3 ORDER BY r.was_sent, r.next_at, r.id LIMIT ?4";
+
 pub(crate) const CLAIM: &str = "
-    UPDATE alarm_delivery SET attempts = attempts + 1, next_at = ?5 WHERE id IN (
-        SELECT r.id FROM (
-            SELECT d.id, d.next_at, row_number() OVER (PARTITION BY d.channel ORDER BY d.next_at, d.id) AS place
-            FROM alarm_delivery d WHERE d.next_at <= ?1 AND d.channel NOT IN (SELECT value FROM json_each(?2))) r
-        WHERE r.place <= ?3 ORDER BY r.next_at, r.id LIMIT ?4)
+    UPDATE alarm_delivery SET attempts = attempts + 1, next_at = ?2 WHERE id IN (SELECT value FROM json_each(?1))
     RETURNING id, attempts, batch, rule, channel, events";
 
 pub(crate) const OF_BATCHES: &str = "
@@ -65,11 +86,20 @@ pub(crate) const NEXT: &str = "
 const HOLD: &str =
     "UPDATE alarm_checker SET holder = ?1, until = ?3 WHERE holder = ?1 OR until <= ?2";
 
+/// The due time of a run that was released is postponed. That of a first attempt follows from its fire time, unless it is a
+/// child (2) or of a backfill (4).
 pub(crate) const LOADS: &str = "
-    SELECT r.job_id, count(*), r.id, min(r.due_at) FROM json_each(?1) e CROSS JOIN run r
-    WHERE r.job_id = e.value AND r.state < 10 AND r.state < 3 AND r.due_at <= ?2 GROUP BY r.job_id";
+    SELECT w.job_id, count(*), w.id, min(w.due_at) FROM (
+        SELECT r.job_id, r.id, iif(r.attempt = 1 AND r.kind NOT IN (2, 4), min(r.due_at, r.fire_at + (e.value ->> 1)), r.due_at) AS due_at
+        FROM json_each(?1) e CROSS JOIN run r WHERE r.job_id = e.value ->> 0 AND r.state < 10 AND r.state < 3) w
+    WHERE w.due_at <= ?2 GROUP BY w.job_id";
 
-const LEVELS: &str = "SELECT subject FROM alarm_level";
+const LEVELS: &str = "SELECT subject, absent_checks FROM alarm_level";
+
+/// Those in ?1 did not hold in one check more, and those in ?2 hold again.
+const COUNT_ABSENT: &str = "
+    UPDATE alarm_level SET absent_checks = iif(subject IN (SELECT value FROM json_each(?1)), absent_checks + 1, 0)
+    WHERE subject IN (SELECT value FROM json_each(?1) UNION ALL SELECT value FROM json_each(?2))";
 
 const FORGET_LEVELS: &str =
     "DELETE FROM alarm_level WHERE subject IN (SELECT value FROM json_each(?1))";
@@ -107,6 +137,7 @@ impl SqliteStore {
             let message = format!("there is no alarm channel {:?}", channel.local());
             return Err(StoreError::new(ErrorKind::NotFound, message).into());
         }
+        room_for_test(channel, &waiting_of(&mut tx, &[channel.as_str()]).await?)?;
         let (namespace, rule) = (channel.namespace(), test_rule(channel)?);
         let batch: i64 = sqlx::query_scalar(INSERT_TEST)
             .bind(now.as_millis())
@@ -116,9 +147,17 @@ impl SqliteStore {
             .bind(facts_text(&AlarmFacts::default()))
             .fetch_one(&mut *tx)
             .await?;
+        let delivery = (
+            batch,
+            namespace.to_string(),
+            rule,
+            channel.to_string(),
+            1,
+            String::new(),
+        );
         let decided = Collected {
             fates: vec![(batch, FATE_SENT, Some(batch))],
-            deliveries: vec![(batch, namespace.to_string(), rule, channel.to_string(), 1)],
+            deliveries: vec![delivery],
             silenced: 0,
         };
         let ids = write_collected(&mut tx, &decided, now).await?;
@@ -140,12 +179,16 @@ impl SqliteStore {
             return Ok(CollectedAlarms::default());
         }
         let book = self.present_book(&mut tx).await?;
-        let collected = collect(&book, &rows, now);
+        let mut collected = collect(&book, &rows, now);
+        let channels = collected.deliveries.iter().map(|row| row.3.as_str());
+        let waiting = waiting_of(&mut tx, &channels.collect::<Vec<_>>()).await?;
+        let refused = refuse_beyond_bound(&mut collected, waiting);
         write_collected(&mut tx, &collected, now).await?;
         tx.commit().await?;
         Ok(CollectedAlarms {
             events: rows.len(),
             deliveries: collected.deliveries.len(),
+            refused,
             silenced: collected.silenced,
         })
     }
@@ -153,20 +196,33 @@ impl SqliteStore {
     async fn claim_alarm_deliveries(
         &self,
         lease_ms: u64,
-        busy: &[ChannelName],
+        sending: &[SendInProgress],
         limit: usize,
     ) -> Result<Vec<ClaimedDelivery>> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
+        sqlx::query(GIVE_UP_OLD)
+            .bind(now.as_millis())
+            .bind(now.minus_ms(MAX_DELIVERY_AGE_MS).as_millis())
+            .bind(GIVEN_UP)
+            .bind(MAX_LOOKED_AT)
+            .execute(&mut *tx)
+            .await?;
+        let busy: BTreeSet<&str> = sending.iter().map(|send| send.channel.as_str()).collect();
+        let due: Vec<DueRow> = sqlx::query_as(DUE)
             .bind(now.as_millis())
             .bind(Json(busy))
-            .bind(MAX_CLAIMED_OF_CHANNEL)
-            .bind(to_i64(limit))
+            .bind(to_i64(MAX_CLAIMED_OF_CHANNEL))
+            .bind(MAX_LOOKED_AT)
+            .fetch_all(&mut *tx)
+            .await?;
+        let rows: Vec<ClaimedRow> = sqlx::query_as(CLAIM)
+            .bind(Json(choose_deliveries(&due, sending, limit)))
             .bind(now.plus_ms(lease_ms).as_millis())
             .fetch_all(&mut *tx)
             .await?;
         if rows.is_empty() {
+            tx.commit().await?;
             return Ok(Vec::new());
         }
         let batches: BTreeSet<i64> = rows.iter().map(|row| row.2).collect();
@@ -177,7 +233,7 @@ impl SqliteStore {
             .await?;
         let book = self.present_book(&mut tx).await?;
         tx.commit().await?;
-        Ok(claimed_deliveries(&book, rows, &events))
+        Ok(claimed_deliveries(&book, &due, rows, &events))
     }
 
     async fn settle_alarm_delivery(
@@ -221,25 +277,32 @@ impl SqliteStore {
         Ok(held.rows_affected() == 1)
     }
 
-    async fn job_loads(&self, jobs: &[JobId]) -> Result<BTreeMap<i64, JobLoad>> {
+    async fn job_loads(&self, jobs: &[CountedJob]) -> Result<BTreeMap<i64, JobLoad>> {
         let mut conn = self.db.read().await?;
         let now = self.db.now();
+        let jobs = jobs.iter().map(|job| (job.id, job.jitter.as_millis()));
         let rows: Vec<LoadRow> = sqlx::query_as(LOADS)
-            .bind(Json(jobs))
+            .bind(Json(jobs.collect::<Vec<_>>()))
             .bind(now.as_millis())
             .fetch_all(&mut *conn)
             .await?;
         Ok(loads(rows))
     }
 
-    async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<u64> {
+    async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<NotedLevels> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let noted: Vec<String> = sqlx::query_scalar(LEVELS).fetch_all(&mut *tx).await?;
+        let noted: Vec<LevelRow> = sqlx::query_as(LEVELS).fetch_all(&mut *tx).await?;
         let changes = level_changes(noted, found, now);
-        if changes == LevelChanges::default() {
-            return Ok(0);
+        let noted = changes.noted;
+        if changes.is_empty() {
+            return Ok(NotedLevels { raised: 0, noted });
         }
+        sqlx::query(COUNT_ABSENT)
+            .bind(Json(&changes.absent))
+            .bind(Json(&changes.back))
+            .execute(&mut *tx)
+            .await?;
         sqlx::query(FORGET_LEVELS)
             .bind(Json(&changes.over))
             .execute(&mut *tx)
@@ -249,9 +312,9 @@ impl SqliteStore {
             .bind(now.as_millis())
             .execute(&mut *tx)
             .await?;
-        let inserted = insert_events(&mut tx, &changes.events).await?;
+        let raised = insert_events(&mut tx, &changes.events).await?;
         tx.commit().await?;
-        Ok(inserted)
+        Ok(NotedLevels { raised, noted })
     }
 
     async fn alarm_events(&self, filter: &AlarmFilter) -> Result<Vec<AlarmEvent>> {
@@ -295,6 +358,20 @@ impl SqliteStore {
         tx.commit().await?;
         Ok(most)
     }
+}
+
+/// How many messages of these channels wait.
+async fn waiting_of(
+    tx: &mut crate::database::WriteTx,
+    channels: &[&str],
+) -> Result<Vec<WaitingOfChannelRow>> {
+    if channels.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(sqlx::query_as(WAITING_OF_CHANNELS)
+        .bind(Json(channels))
+        .fetch_all(&mut **tx)
+        .await?)
 }
 
 /// Writes what becomes of events, and their deliveries. Returns the numbers of the deliveries.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cueline_model::alarm::{AlarmFacts, ConditionKind, JobLoad, LevelFound, MessageEvent};
 use cueline_model::{
-    Actor, AlarmBook, AlarmChannel, AlarmRule, AlarmSilence, ChannelName, JobId, JobName,
-    Namespace, RuleName, Timestamp,
+    Actor, AlarmBook, AlarmChannel, AlarmRule, AlarmSilence, ChannelName, DurationMs, JobId,
+    JobName, Namespace, RuleName, Timestamp,
 };
 
 use crate::error::StoreError;
@@ -30,11 +30,33 @@ pub const MAX_WAITING_EVENTS: i64 = 1_000;
 /// The most runs of a job that are counted for [`JobLoad::waiting`].
 pub const MAX_COUNTED_WAITING: i64 = 10_001;
 
+/// A condition has ended after so many checks in which it did not hold.
+pub const LEVEL_ENDS_AFTER: i64 = 3;
+
 /// The longest answer of a channel that is kept, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 2_000;
 
-/// The most sends of one channel that one call of [`AlarmStore::claim_alarm_deliveries`] begins.
-pub const MAX_CLAIMED_OF_CHANNEL: i64 = 4;
+/// The most sends of one channel that one call of [`AlarmStore::claim_alarm_deliveries`] begins. It is one if a message of the
+/// channel is to be sent again.
+pub const MAX_CLAIMED_OF_CHANNEL: usize = 4;
+
+/// The most sends of one namespace at a time by one scheduler.
+pub const MAX_SENDING_OF_NAMESPACE: usize = 16;
+
+/// The most of these to channels with a message that is to be sent again.
+pub const MAX_FAILING_OF_NAMESPACE: usize = 8;
+
+/// The most sends of all namespaces to such channels at a time by one scheduler.
+pub const MAX_FAILING: usize = 16;
+
+/// The most messages of one channel that wait. Further ones are written as failed.
+pub const MAX_WAITING_OF_CHANNEL: usize = 500;
+
+/// Test messages of one channel that may wait beyond [`MAX_WAITING_OF_CHANNEL`]. Further ones are refused.
+pub const MAX_MORE_TESTS: usize = 10;
+
+/// For how long after its creation a message is sent again. One that was never sent is sent later, too.
+pub const MAX_DELIVERY_AGE_MS: u64 = 2 * 3_600_000;
 
 /// A definition that a person names.
 #[derive(Debug, Clone, PartialEq)]
@@ -180,12 +202,23 @@ pub struct ClaimedDelivery {
     pub rule: RuleName,
     /// The name of the channel.
     pub channel_name: ChannelName,
+    /// Whether a message of the channel is to be sent again.
+    pub is_failing: bool,
     /// The channel; `None` if it was deleted, or if this program cannot read it.
     pub channel: Option<AlarmChannel>,
     /// How many events the message is about.
     pub count: u64,
     /// The first of them, at most [`MAX_LISTED_EVENTS`](cueline_model::alarm::MAX_LISTED_EVENTS).
     pub events: Vec<MessageEvent>,
+}
+
+/// A send in progress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SendInProgress {
+    /// The channel.
+    pub channel: ChannelName,
+    /// Its [`ClaimedDelivery::is_failing`].
+    pub is_failing: bool,
 }
 
 /// How an attempt to send a delivery ended.
@@ -215,8 +248,28 @@ pub struct CollectedAlarms {
     pub events: usize,
     /// How many deliveries were written.
     pub deliveries: usize,
+    /// How many of these deliveries are written as failed, because too many of their channel wait.
+    pub refused: usize,
     /// How many events a silence has kept from being sent.
     pub silenced: usize,
+}
+
+/// A job whose runs that wait are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountedJob {
+    /// The job.
+    pub id: JobId,
+    /// By how much its runs are due after their fire times at most.
+    pub jitter: DurationMs,
+}
+
+/// The answer to [`AlarmStore::note_alarm_levels`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NotedLevels {
+    /// How many alarms were raised.
+    pub raised: u64,
+    /// How many conditions are noted now.
+    pub noted: usize,
 }
 
 /// Alarms.
@@ -282,20 +335,24 @@ pub trait AlarmStore: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such channel.
+    /// [`NotFound`](crate::ErrorKind::NotFound) if there is no such channel, [`Conflict`](crate::ErrorKind::Conflict) beyond
+    /// [`MAX_MORE_TESTS`].
     async fn test_channel(&self, channel: &ChannelName, by: &Actor) -> Result<i64, StoreError>;
 
     /// Turns events whose time has come into deliveries: all that wait of a rule become one message to each of its
     /// channels. Events that a silence covers are only marked. At most `limit` events are looked at. While another node
-    /// does this, it does nothing.
+    /// does this, it does nothing. Deliveries beyond [`MAX_WAITING_OF_CHANNEL`] are written as failed.
     async fn collect_alarms(&self, limit: usize) -> Result<CollectedAlarms, StoreError>;
 
     /// Claims deliveries that are due, for `lease_ms`. When the lease has passed without
-    /// [`settle_alarm_delivery`](Self::settle_alarm_delivery), they are due again. Channels in `busy` are left out.
+    /// [`settle_alarm_delivery`](Self::settle_alarm_delivery), they are due again. Those that were never sent come first.
+    /// `sending` has the sends in progress of the caller. Their channels are left out, and they count for
+    /// [`MAX_SENDING_OF_NAMESPACE`], [`MAX_FAILING_OF_NAMESPACE`] and [`MAX_FAILING`]. Deliveries older than
+    /// [`MAX_DELIVERY_AGE_MS`] that were sent before are given up.
     async fn claim_alarm_deliveries(
         &self,
         lease_ms: u64,
-        busy: &[ChannelName],
+        sending: &[SendInProgress],
         limit: usize,
     ) -> Result<Vec<ClaimedDelivery>, StoreError>;
 
@@ -314,11 +371,14 @@ pub trait AlarmStore: Send + Sync + 'static {
     /// it.
     async fn hold_alarm_checks(&self, holder: &str, lease_ms: u64) -> Result<bool, StoreError>;
 
-    /// The runs of these jobs that are due and have not started. Jobs without any are left out.
-    async fn job_loads(&self, jobs: &[JobId]) -> Result<BTreeMap<i64, JobLoad>, StoreError>;
+    /// The runs of these jobs that are due and have not started. Jobs without any are left out. The release of a claim
+    /// postpones the due time, so the wait of a first attempt counts from its fire time and the jitter. A child has the fire
+    /// time of its parent and a backfill one of the past, so their wait counts from the due time, and so does a retry's.
+    async fn job_loads(&self, jobs: &[CountedJob]) -> Result<BTreeMap<i64, JobLoad>, StoreError>;
 
-    /// Notes all conditions that hold at present. Those that did not hold before raise an alarm. Returns how many.
-    async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<u64, StoreError>;
+    /// Notes all conditions that hold at present. Those that did not hold before raise an alarm. A condition has ended when
+    /// it was not among [`LEVEL_ENDS_AFTER`] calls in succession.
+    async fn note_alarm_levels(&self, found: &[LevelFound]) -> Result<NotedLevels, StoreError>;
 
     /// Events, newest first.
     async fn alarm_events(&self, filter: &AlarmFilter) -> Result<Vec<AlarmEvent>, StoreError>;

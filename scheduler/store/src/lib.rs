@@ -77,9 +77,11 @@ pub use adapter::accounts::name_key;
 pub use adapter::clock::ClockOverride;
 pub use alarms::{
     AfterSend, AlarmDefinition, AlarmDelivery, AlarmEvent, AlarmFate, AlarmFilter, AlarmName,
-    AlarmStore, AppliedAlarm, ClaimedDelivery, CollectedAlarms, DeliveryState, MAX_ANSWER_BYTES,
-    MAX_CHANNELS_OF_NAMESPACE, MAX_CLAIMED_OF_CHANNEL, MAX_COUNTED_WAITING, MAX_RULES_OF_NAMESPACE,
-    MAX_SILENCES_OF_NAMESPACE, MAX_WAITING_EVENTS, SendOutcome,
+    AlarmStore, AppliedAlarm, ClaimedDelivery, CollectedAlarms, CountedJob, DeliveryState,
+    LEVEL_ENDS_AFTER, MAX_ANSWER_BYTES, MAX_CHANNELS_OF_NAMESPACE, MAX_CLAIMED_OF_CHANNEL,
+    MAX_COUNTED_WAITING, MAX_DELIVERY_AGE_MS, MAX_FAILING, MAX_FAILING_OF_NAMESPACE,
+    MAX_MORE_TESTS, MAX_RULES_OF_NAMESPACE, MAX_SENDING_OF_NAMESPACE, MAX_SILENCES_OF_NAMESPACE,
+    MAX_WAITING_EVENTS, MAX_WAITING_OF_CHANNEL, NotedLevels, SendInProgress, SendOutcome,
 };
 pub use audit::{
     Audit, AuditEntry, AuditFilter, AuditResult, JobVersion, MAX_AUDIT_VALUE_BYTES,

@@ -18,6 +18,12 @@ use crate::schedule::Schedule;
 use crate::selector::Selector;
 use crate::time::Timestamp;
 
+/// The most labels of a job.
+pub const MAX_LABELS: usize = 64;
+
+/// The most bytes of the names and values of a job's labels.
+pub const MAX_LABELS_BYTES: usize = 64 * 1024;
+
 /// Identity of a job, assigned by the store. The id of a deleted job is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -123,7 +129,7 @@ pub struct JobSpec {
     /// The jobs after which this one runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<After>,
-    /// Free labels that lists show and filters use.
+    /// Free labels that lists show and filters use, at most [`MAX_LABELS`] of [`MAX_LABELS_BYTES`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Whether the schedule fires. If this is absent, a new job fires and an existing one keeps its setting. Applying a

@@ -239,6 +239,20 @@ fn missed_fire_times_are_one_alarm() {
 }
 
 #[test]
+fn a_skipped_run_is_a_missed_fire_time() {
+    let book = book(&[
+        json!({ "name": "m", "on": ["missed", "failed", "recovered"], "channels": ["ops"] }),
+    ]);
+    let job = job(3, &json!({ "name": "a" }));
+    let keys: Vec<Vec<String>> = end_all(&book, &job, &[FAILED, RunState::Skipped, OK])
+        .into_iter()
+        .map(|events| events.into_iter().map(|(_, key)| key).collect())
+        .collect();
+    let expected: [&[&str]; 3] = [&["failed:run:1"], &["missed:run:2"], &["recovered:1"]];
+    assert_eq!(keys, expected, "it does not end the row of failures");
+}
+
+#[test]
 fn levels_hold_while_their_limit_is_passed() {
     let book = book(&[json!({
         "name": "r", "channels": ["ops"],
@@ -269,15 +283,56 @@ fn levels_hold_while_their_limit_is_passed() {
             .collect::<Vec<_>>()
     };
     assert_eq!(found(load(5, 0), 0, 10_000), [""; 0]);
-    assert_eq!(found(load(5, 0), 0, 10_001), ["1:late:job:1"]);
+    assert_eq!(found(load(5, 0), 0, 10_001), ["1:late:10000:job:1"]);
     assert_eq!(
         found(load(6, 0), 0, 60_000),
         [
-            "1:backlog:job:1",
-            "1:late:job:1",
-            "1:no_executor:group:default"
+            "1:backlog:5:job:1",
+            "1:late:10000:job:1",
+            "1:no_executor:60000:group:default"
         ]
     );
+}
+
+#[test]
+fn each_value_of_a_condition_holds_by_itself() {
+    let book = book(&[json!({
+        "name": "r", "channels": ["ops"],
+        "on": [{ "late": "10s" }, { "late": "1m" }, { "backlog": 5 }, { "backlog": 50 }, { "no_executor": "1m" }, { "no_executor": "2m" }],
+    })]);
+    let jobs = [job(1, &json!({ "name": "a" }))];
+    let group: GroupName = "default".parse().expect("a name");
+    let found = |waiting, now| {
+        let load = JobLoad {
+            waiting,
+            oldest_run: RunId(4),
+            oldest_due_at: at(0),
+        };
+        let absent = BTreeMap::from([(group.clone(), at(0))]);
+        let found = levels(&book, &jobs, &BTreeMap::from([(1, load)]), &absent, at(now));
+        let subjects: std::collections::BTreeSet<_> =
+            found.iter().map(|level| &level.subject).collect();
+        let keys: std::collections::BTreeSet<_> =
+            found.iter().map(|level| &level.event.key).collect();
+        assert_eq!(subjects.len(), keys.len());
+        subjects.len()
+    };
+    assert_eq!(found(5, 10_001), 1);
+    assert_eq!(found(6, 10_001), 2);
+    assert_eq!(found(51, 60_001), 5);
+    assert_eq!(found(51, 120_001), 6);
+}
+
+#[test]
+fn facts_keep_few_labels() {
+    let long = "x".repeat(3_000);
+    let spec = job(
+        1,
+        &json!({ "name": "a", "labels": { "a": long, "b": long, "team": "x" } }),
+    );
+    let labels = AlarmFacts::of_job(&spec).labels;
+    let names: Vec<&str> = labels.keys().map(String::as_str).collect();
+    assert_eq!(names, ["a", "team"]);
 }
 
 #[test]

@@ -366,7 +366,10 @@ pub(crate) async fn delete_channel(
     tag = "alarms",
     description = "A scheduler sends it, once. The delivery of that number has the answer of the channel.",
     params(("name" = openapi::Name, Path, description = "The name of the channel.")),
-    responses((status = 202, description = "The message will be sent.", body = ChannelTest))
+    responses(
+        (status = 202, description = "The message will be sent.", body = ChannelTest),
+        (status = 409, description = "Too many messages of the channel wait.", body = Problem, content_type = "application/problem+json"),
+    )
 )]
 pub(crate) async fn test_channel(
     State(state): State<ApiState>,

@@ -44,7 +44,7 @@ pub(super) const SCHEMAS: &str = r##"{
       "handler": {"$ref": "#/components/schemas/Handler"},
       "params": {"$ref": "#/components/schemas/Parameter"},
       "after": {"anyOf": [{"$ref": "#/components/schemas/After"}, {"type": "null"}]},
-      "labels": {"description": "Free texts by name.", "anyOf": [{"$ref": "#/components/schemas/Labels"}, {"type": "null"}]},
+      "labels": {"description": "Free texts by name.", "maxProperties": 64, "anyOf": [{"$ref": "#/components/schemas/Labels"}, {"type": "null"}]},
       "enabled": {"description": "Whether the schedule fires. Without it, a new job fires and an existing one keeps its setting.", "type": ["boolean", "null"]}
     },
     "examples": [{"name": "tick", "schedule": {"every": "1h"}, "handler": {"command": ["date", "-Is"]}}]

@@ -128,6 +128,39 @@ async fn a_url_may_be_a_secret_and_is_in_no_answer() {
     );
 }
 
+/// Servers repeat parts of the address: the path, with escaped slashes, or the token alone.
+#[tokio::test]
+async fn no_part_of_a_secret_url_is_in_an_answer() {
+    let token = "0123456789abcdef0123";
+    let bodies = [
+        format!("Cannot POST /services/T0/{token}?thread=abcdef0123456789abcdef"),
+        format!("https://elsewhere.example/services/T0/{token}?thread=abcdef0123456789abcdef"),
+        format!("{{\"path\":\"\\/services\\/T0\\/{token}\"}}"),
+        format!("no such token {token}"),
+        "thread abcdef0123456789abcdef is closed".to_owned(),
+        // It breaks off within the address.
+        format!("{}/services/T0/{token}", " ".repeat(1_975)),
+    ];
+    for body in bodies {
+        let head = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length:";
+        let answer = format!("{head} {}\r\n\r\n{body}", body.len());
+        let (url, _received) = server(answer.leak()).await;
+        let secret = format!("{url}/services/T0/{token}?thread=abcdef0123456789abcdef");
+        let dir = secrets(&[("slack", &secret)]);
+        let options = ChannelOptions {
+            secrets_dir: Some(dir.path().to_owned()),
+            ..ChannelOptions::default()
+        };
+        let slack = channel(json!({ "name": "chat", "slack": { "url": { "secret": "slack" } } }));
+        let refused = send(&channels(options), &slack).await;
+        let answer = refused.expect_err("is refused").answer;
+        assert!(answer.contains("***"), "{answer}");
+        for part in ["0123456", "abcdef01", "T0"] {
+            assert!(!answer.contains(part), "{answer}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn dingtalk_gets_its_signature_in_the_url_and_says_what_is_wrong() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 45\r\nConnection: close\r\n\r\n{\"errcode\":310000,\"errmsg\":\"sign not match\"} ";

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::alarm::{Condition, LevelFound, groups_to_watch, levels};
-use cueline_model::{AlarmBook, GroupName, Job, JobId, JobSpec, Timestamp};
+use cueline_model::alarm::{LevelFound, groups_to_watch, levels};
+use cueline_model::{AlarmBook, GroupName, Job, JobId, Timestamp};
 use cueline_runtime::{Duty, Next};
-use cueline_store::{JobsFingerprint, Store, StoreError};
+use cueline_store::{CountedJob, JobBrief, JobsFingerprint, NotedLevels, Store, StoreError};
 
 use crate::database_clock::DatabaseClock;
 use crate::liveness::registry::Registry;
@@ -21,7 +21,7 @@ pub(crate) struct CheckAlarms {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) self_check: Arc<SelfCheck>,
-    /// Identifies this process.
+    /// The name of this node, which it keeps across restarts. So a node that starts again goes on at once.
     pub(crate) holder: String,
     pub(crate) watched: Watched,
     /// Whether the store may have conditions that are noted as holding.
@@ -63,18 +63,19 @@ impl Duty for CheckAlarms {
             return Ok(Next::After(EVERY));
         }
         if !self.store.hold_alarm_checks(&self.holder, LEASE_MS).await? {
-            self.has_levels = asks;
+            // The scheduler with the lease may note conditions, and be lost before it has ended them.
+            self.has_levels |= asks;
             self.absent.clear();
             return Ok(Next::After(EVERY));
         }
         let now = self.clock.now();
         self.find_jobs(&book, now).await?;
         let found = self.levels(&book, now).await?;
-        let raised = self.store.note_alarm_levels(&found).await?;
+        let NotedLevels { raised, noted } = self.store.note_alarm_levels(&found).await?;
         if raised > 0 {
             tracing::info!(raised, "conditions of alarm rules began to hold");
         }
-        self.has_levels = asks;
+        self.has_levels = noted > 0;
         Ok(Next::After(EVERY))
     }
 }
@@ -85,8 +86,12 @@ impl CheckAlarms {
         book: &AlarmBook,
         now: Timestamp,
     ) -> Result<Vec<LevelFound>, StoreError> {
-        let jobs = || self.watched.jobs.iter().map(|job| &**job);
-        let groups = groups_to_watch(book, jobs());
+        let fire_rules = self.store.fire_rules().await?;
+        let watched = self.watched.jobs.iter().map(AsRef::as_ref);
+        let jobs: Vec<&Job> = watched
+            .filter(|job: &&Job| !fire_rules.pauses(&job.spec, now))
+            .collect();
+        let groups = groups_to_watch(book, jobs.iter().copied());
         if self.self_check.has_all_heartbeats(now) {
             let live = self.registry.live_groups();
             self.absent
@@ -95,15 +100,18 @@ impl CheckAlarms {
                 self.absent.entry(group.clone()).or_insert(now);
             }
         } else {
-            // No group counts as without an executor for a time in which this node could not hear.
+            // No group counts as without an executor for a time in which this node may have missed heartbeats.
             self.absent.clear();
         }
         let mut loads = BTreeMap::new();
-        for part in self.watched.jobs.chunks(PAGE) {
-            let ids: Vec<JobId> = part.iter().map(|job| job.id).collect();
-            loads.extend(self.store.job_loads(&ids).await?);
+        for part in jobs.chunks(PAGE) {
+            let counted = part.iter().map(|job| CountedJob {
+                id: job.id,
+                jitter: job.spec.jitter,
+            });
+            let counted: Vec<CountedJob> = counted.collect();
+            loads.extend(self.store.job_loads(&counted).await?);
         }
-        let jobs = self.watched.jobs.iter().map(|job| &**job);
         Ok(levels(book, jobs, &loads, &self.absent, now))
     }
 
@@ -127,14 +135,19 @@ impl CheckAlarms {
                 break;
             };
             after = Some(last);
-            let enabled = briefs.iter().filter(|brief| brief.enabled);
-            let ids: Vec<JobId> = enabled.map(|brief| brief.id).collect();
+            let may_be_watched = |brief: &&JobBrief| {
+                brief.enabled && book.may_ask_for_levels(&brief.name, &brief.group)
+            };
+            let briefs = briefs.iter().filter(may_be_watched);
+            let ids: Vec<JobId> = briefs.map(|brief| brief.id).collect();
+            if ids.is_empty() {
+                continue;
+            }
             let definitions = self.store.definitions(&ids).await?;
-            jobs.extend(
-                definitions
-                    .into_iter()
-                    .filter(|job| is_asked_about(book, &job.spec)),
-            );
+            jobs.extend(definitions.into_iter().filter(|job| {
+                book.about(&job.spec)
+                    .any(|rule| rule.spec.asks_for_levels())
+            }));
             if jobs.len() > MAX_WATCHED {
                 tracing::warn!(
                     most = MAX_WATCHED,
@@ -151,15 +164,4 @@ impl CheckAlarms {
         };
         Ok(())
     }
-}
-
-fn is_asked_about(book: &AlarmBook, spec: &JobSpec) -> bool {
-    let is_level = |condition: &Condition| {
-        matches!(
-            condition,
-            Condition::Late(_) | Condition::Backlog(_) | Condition::NoExecutor(_)
-        )
-    };
-    book.about(spec)
-        .any(|rule| rule.spec.on.iter().any(is_level))
 }

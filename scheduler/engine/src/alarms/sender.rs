@@ -1,13 +1,16 @@
-//! Turns events into messages, and sends what is due. A channel that does not answer holds back nothing but itself.
+//! Turns events into messages, and sends what is due. A channel that does not answer holds back nothing but itself: it has
+//! one place while a message is to be sent again, and all such channels have half of the places.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::ChannelName;
 use cueline_model::alarm::ConditionKind;
 use cueline_runtime::{Duty, Next};
-use cueline_store::{AfterSend, ClaimedDelivery, SendOutcome, Store, StoreError};
+use cueline_store::{
+    AfterSend, ClaimedDelivery, MAX_WAITING_OF_CHANNEL, SendInProgress, SendOutcome, Store,
+    StoreError,
+};
 use tokio::task::{Id, JoinSet};
 
 use super::{AlarmTransport, SendFailure};
@@ -17,9 +20,9 @@ pub(crate) struct SendAlarms {
     pub(crate) store: Arc<dyn Store>,
     /// Without one, messages wait in the store for a scheduler that has one.
     pub(crate) transport: Option<Arc<dyn AlarmTransport>>,
-    /// The sends in progress, each with its channel.
+    /// The sends in progress.
     pub(crate) sending: JoinSet<Result<(), StoreError>>,
-    pub(crate) channels: HashMap<Id, ChannelName>,
+    pub(crate) in_progress: HashMap<Id, SendInProgress>,
 }
 
 /// Events looked at in one transaction.
@@ -30,7 +33,8 @@ const MAX_SENDING: usize = 32;
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than a send and the writes around it. After it, another scheduler sends the message again.
 const LEASE_MS: u64 = 60_000;
-/// After this many attempts a message is given up: with the waits below, after 80 to 100 minutes.
+/// After this many attempts a message is given up: with the waits below, after 80 to 100 minutes. One whose channel has many
+/// is tried less often, and the store gives it up by its age.
 const MAX_ATTEMPTS: u32 = 12;
 const FIRST_WAIT_MS: u64 = 5_000;
 const LONGEST_WAIT_MS: u64 = 20 * 60_000;
@@ -58,6 +62,13 @@ impl Duty for SendAlarms {
         };
         if is_due {
             let collected = self.store.collect_alarms(COLLECTED).await?;
+            if collected.refused > 0 {
+                tracing::warn!(
+                    refused = collected.refused,
+                    most = MAX_WAITING_OF_CHANNEL,
+                    "too many messages of an alarm channel wait; further ones are not sent. Check the channel with `cueline alarm test`, and the rules that use it"
+                );
+            }
             self.send_due(&transport).await?;
             if collected.events >= COLLECTED {
                 return Ok(Next::Now);
@@ -77,7 +88,7 @@ impl SendAlarms {
             store,
             transport,
             sending: JoinSet::new(),
-            channels: HashMap::new(),
+            in_progress: HashMap::new(),
         }
     }
 
@@ -87,15 +98,18 @@ impl SendAlarms {
         if room == 0 {
             return Ok(());
         }
-        let busy: Vec<ChannelName> = self.channels.values().cloned().collect();
-        let claimed = self.store.claim_alarm_deliveries(LEASE_MS, &busy, room);
+        let sending: Vec<SendInProgress> = self.in_progress.values().cloned().collect();
+        let claimed = self.store.claim_alarm_deliveries(LEASE_MS, &sending, room);
         for delivery in claimed.await? {
-            let channel = delivery.channel_name.clone();
+            let send_in_progress = SendInProgress {
+                channel: delivery.channel_name.clone(),
+                is_failing: delivery.is_failing,
+            };
             let (store, transport) = (self.store.clone(), transport.clone());
             let task = self
                 .sending
                 .spawn(async move { send(&*store, &*transport, delivery).await });
-            self.channels.insert(task.id(), channel);
+            self.in_progress.insert(task.id(), send_in_progress);
         }
         Ok(())
     }
@@ -106,7 +120,7 @@ impl SendAlarms {
                 Ok((id, _)) => *id,
                 Err(error) => error.id(),
             };
-            self.channels.remove(&id);
+            self.in_progress.remove(&id);
             match ended {
                 Ok((_, Ok(()))) => {}
                 Ok((_, Err(error))) => {
@@ -123,7 +137,7 @@ impl SendAlarms {
     pub(crate) async fn finish_sending(&mut self) {
         while let Some(ended) = self.sending.join_next_with_id().await {
             if let Ok((id, result)) = ended {
-                self.channels.remove(&id);
+                self.in_progress.remove(&id);
                 if let Err(error) = result {
                     tracing::error!(%error, "failed to write the answer to an alarm");
                 }

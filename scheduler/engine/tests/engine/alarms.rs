@@ -104,6 +104,15 @@ async fn watch(fixture: &Fixture, on: Value) {
     }
 }
 
+/// Writes a rule.
+async fn put_rule(fixture: &Fixture, rule: Value) {
+    let rule = decode::alarm_rule(&decode::Node::from(rule), &Namespace::default());
+    let rule = AlarmDefinition::Rule(rule.expect("a rule"));
+    let (store, by) = (&fixture.store, actor("ann"));
+    let put = store.put_alarm(&rule, &Precondition::None, &by);
+    put.await.expect("is written");
+}
+
 /// Runs a job by hand, and ends the run.
 async fn end_one(
     fixture: &Fixture,
@@ -332,13 +341,157 @@ async fn late_runs_backlogs_and_groups_without_executors_raise_alarms() {
             .await;
     }
     tick(&mut engine).await;
-    engine.check_alarms().await.expect("checks");
+    for _ in 0..3 {
+        engine.check_alarms().await.expect("checks");
+    }
     fixture.trigger("a").await;
     fixture.set(130_000);
     engine.check_alarms().await.expect("checks");
     fixture.set(200_000);
     engine.send_alarms().await.expect("sends");
     assert_eq!(transport.take().len(), 1);
+}
+
+/// The events of the namespace `default`, oldest first: condition, job and group.
+async fn raised(fixture: &Fixture) -> Vec<(ConditionKind, Option<String>, Option<String>)> {
+    let filter = AlarmFilter {
+        limit: 100,
+        ..AlarmFilter::default()
+    };
+    let events = fixture.store.alarm_events(&filter).await.expect("lists");
+    let fields = |event: cueline_store::AlarmEvent| {
+        let facts = event.facts;
+        let job = facts.job.map(|job| job.to_string());
+        (event.kind, job, facts.group.map(|group| group.to_string()))
+    };
+    events.into_iter().rev().map(fields).collect()
+}
+
+/// A run that was written ahead and found too late after its node was lost is a missed fire time.
+#[tokio::test]
+async fn a_misfire_that_a_takeover_finds_raises_an_alarm() {
+    let fixture = Fixture::new().await;
+    let transport = Recorder::new(Behaviour::Accepts);
+    let mut dead = engine(&fixture, "dead", &transport).await;
+    let rest = json!({ "schedule": { "every": "10s" }, "misfire": { "policy": "skip" } });
+    fixture.apply("a", rest).await;
+    watch(&fixture, json!(["missed"])).await;
+    fixture.set(9_000);
+    tick(&mut dead).await;
+    drop(dead);
+    fixture.set(26_000);
+    let mut two = engine(&fixture, "two", &transport).await;
+    tick(&mut two).await;
+    let runs = fixture.runs("a").await;
+    assert!(
+        runs.iter().all(|run| run.state == RunState::Skipped),
+        "{runs:?}"
+    );
+    // The fire time at 10 s was written ahead, that at 20 s was not.
+    let a = (
+        ConditionKind::Missed,
+        Some("a".to_owned()),
+        Some("default".to_owned()),
+    );
+    assert_eq!(raised(&fixture).await, [a.clone(), a]);
+}
+
+/// Jobs in the scope of a pause raise nothing for as long as it lasts.
+#[tokio::test]
+async fn a_pause_of_several_jobs_quiets_their_conditions() {
+    let fixture = Fixture::new().await;
+    let transport = Recorder::new(Behaviour::Accepts);
+    let mut engine = engine(&fixture, "one", &transport).await;
+    fixture.apply("a", json!({ "group": "quiet" })).await;
+    fixture.apply("b", json!({ "group": "loud" })).await;
+    watch(&fixture, json!([{ "late": "5s" }, { "no_executor": "5s" }])).await;
+    fixture.trigger("a").await;
+    fixture.trigger("b").await;
+    tick(&mut engine).await;
+    engine.check_alarms().await.expect("checks");
+    // The pause comes after the jobs were found.
+    let pause: cueline_model::WindowSpec = serde_json::from_value(json!({
+        "group": "quiet", "paused_at": fixture.now().to_string(),
+        "until": Fixture::at(60_000).to_string(), "reason": "incident",
+    }))
+    .expect("a pause");
+    let id = fixture.real().add_window(&pause, &actor("ann")).await;
+    let id = id.expect("adds");
+    let replanned = fixture.real().replan_window(Some(id), 1_000).await;
+    assert!(replanned.expect("plans").is_done);
+    // The pause has ended the run that waited. This one waits for an executor.
+    fixture.trigger("a").await;
+    for second in 1..=30 {
+        fixture.set(second * 1_000);
+        tick(&mut engine).await;
+        engine.check_alarms().await.expect("checks");
+    }
+    let of = |name: &str| Some(name.to_owned());
+    let both = [
+        (ConditionKind::Late, of("b"), of("loud")),
+        (ConditionKind::NoExecutor, None, of("loud")),
+    ];
+    assert_eq!(raised(&fixture).await, both);
+    for second in [61, 62] {
+        fixture.set(second * 1_000);
+        tick(&mut engine).await;
+        engine.check_alarms().await.expect("checks");
+    }
+    let after = raised(&fixture).await;
+    assert!(
+        after.contains(&(ConditionKind::Late, of("a"), of("quiet"))),
+        "{after:?}"
+    );
+}
+
+/// A scheduler that does not hold the lease leaves the conditions that are noted to the one that gets it.
+#[tokio::test]
+async fn a_condition_that_was_noted_by_a_lost_scheduler_ends() {
+    let fixture = Fixture::new().await;
+    let transport = Recorder::new(Behaviour::Accepts);
+    let mut one = engine(&fixture, "one", &transport).await;
+    let mut two = engine(&fixture, "two", &transport).await;
+    fixture.apply("a", json!({})).await;
+    watch(&fixture, json!([{ "late": "5s" }])).await;
+    fixture.trigger("a").await;
+    fixture.set(6_000);
+    one.check_alarms().await.expect("checks");
+    assert_eq!(raised(&fixture).await.len(), 1);
+    let rule =
+        json!({ "name": "r", "on": [{ "late": "5s" }], "channels": ["ops"], "enabled": false });
+    put_rule(&fixture, rule).await;
+    two.check_alarms().await.expect("checks");
+    drop(one);
+    for second in [60, 65, 70, 75] {
+        fixture.set(second * 1_000);
+        two.check_alarms().await.expect("checks");
+    }
+    watch(&fixture, json!([{ "late": "5s" }])).await;
+    fixture.set(80_000);
+    two.check_alarms().await.expect("checks");
+    assert_eq!(raised(&fixture).await.len(), 2, "it began to hold again");
+}
+
+/// A rule about one job costs nothing for the others.
+#[tokio::test]
+async fn only_jobs_that_rules_name_are_read() {
+    let fixture = Fixture::new().await;
+    let transport = Recorder::new(Behaviour::Accepts);
+    let mut engine = engine(&fixture, "one", &transport).await;
+    fixture.apply("a", json!({})).await;
+    watch(&fixture, json!(["failed"])).await;
+    let rule =
+        json!({ "name": "other", "jobs": ["b"], "on": [{ "late": "5s" }], "channels": ["ops"] });
+    put_rule(&fixture, rule).await;
+    let before = fixture.store.calls("definitions");
+    engine.check_alarms().await.expect("checks");
+    assert_eq!(fixture.store.calls("definitions"), before);
+    fixture.apply("b", json!({})).await;
+    fixture.trigger("b").await;
+    fixture.set(40_000);
+    engine.check_alarms().await.expect("checks");
+    assert_eq!(fixture.store.calls("definitions"), before + 1);
+    assert_eq!(raised(&fixture).await.len(), 1);
 }
 
 #[tokio::test]

@@ -3,22 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cueline_model::alarm::{
-    AlarmFacts, ConditionKind, EndsEvaluated, JobEnd, JobLoad, LevelFound, MessageEvent,
-    NewAlarmEvent, Streak, evaluate_ends, missed,
+    AlarmFacts, ConditionKind, EndsEvaluated, JobEnd, JobLoad, LevelFound, NewAlarmEvent, Streak,
+    evaluate_ends, missed,
 };
-use cueline_model::{AlarmBook, ChannelName, JobId, JobName, RunId, Timestamp};
+use cueline_model::{AlarmBook, ChannelName, JobId, RunId, RunState, Timestamp};
 
 use super::convert::{corrupt, parse_name, to_i64, to_u32, to_u64, without_nul};
 use super::definitions::JobsById;
 use super::new_run::NewRun;
 use super::report_batch::BatchWrites;
-use crate::{
-    AfterSend, AlarmDelivery, AlarmEvent, AlarmFate, ClaimedDelivery, DeliveryState,
-    MAX_ANSWER_BYTES, SendOutcome, StoreError,
-};
+use crate::{AlarmEvent, AlarmFate, LEVEL_ENDS_AFTER, StoreError};
 
-/// The ends of a batch that may raise alarms, in the order in which they happened: failures, and successes of jobs that
-/// have failed before. There are none in nearly all batches, and then nothing more is read.
+/// The ends of a batch that may raise alarms, in the order in which they happened: failures, successes of jobs that have
+/// failed before, and misfires that a takeover finds. There are none in nearly all batches, and then nothing more is read.
 pub fn alarming_ends<'a>(writes: &'a BatchWrites, jobs: &'a JobsById) -> Vec<JobEnd<'a>> {
     let failed: BTreeSet<i64> = writes
         .ended
@@ -31,6 +28,7 @@ pub fn alarming_ends<'a>(writes: &'a BatchWrites, jobs: &'a JobsById) -> Vec<Job
         .iter()
         .filter(|(run, end)| {
             end.state.is_failure()
+                || end.state == RunState::Skipped
                 || (end.is_success() && (run.is_of_failing_job() || failed.contains(&run.job_id)))
         })
         .filter_map(|(run, end)| {
@@ -47,9 +45,10 @@ pub fn alarming_ends<'a>(writes: &'a BatchWrites, jobs: &'a JobsById) -> Vec<Job
     ends
 }
 
-/// Whether nothing follows from ends, whatever the streaks of their jobs are: failures without any rule.
+/// Whether nothing follows from ends, whatever the streaks of their jobs are: without any rule, only a success changes
+/// something.
 pub fn raise_nothing(book: &AlarmBook, ends: &[JobEnd<'_>]) -> bool {
-    book.rules.is_empty() && ends.iter().all(|end| end.state.is_failure())
+    book.rules.is_empty() && ends.iter().all(|end| end.state != RunState::Succeeded)
 }
 
 /// A stored streak: job, failures, first run, time of its end.
@@ -177,13 +176,16 @@ pub const FATE_SILENCED: i64 = 2;
 /// The code of [`AlarmFate::Dropped`].
 pub const FATE_DROPPED: i64 = 3;
 
+/// A new delivery: batch, namespace, rule, channel, number of events, and why it is not sent; empty if it is.
+pub type NewDeliveryRow = (i64, String, String, String, i64, String);
+
 /// What becomes of events, and the deliveries of their messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Event, fate, and the batch or the silence.
     pub fates: Vec<(i64, i64, Option<i64>)>,
-    /// Batch, namespace, rule, channel, number of events.
-    pub deliveries: Vec<(i64, String, String, String, i64)>,
+    /// The deliveries.
+    pub deliveries: Vec<NewDeliveryRow>,
     /// How many events are silenced.
     pub silenced: usize,
 }
@@ -226,6 +228,7 @@ pub fn collect(book: &AlarmBook, rows: &[WaitingRow], now: Timestamp) -> Collect
                 rule.spec.name.to_string(),
                 channel.to_string(),
                 to_i64(sent.len()),
+                String::new(),
             ));
         }
     }
@@ -248,21 +251,38 @@ pub fn loads(rows: Vec<LoadRow>) -> BTreeMap<i64, JobLoad> {
     rows.into_iter().map(load).collect()
 }
 
+/// A condition that is noted as holding: its subject, and in how many checks in succession it has not held.
+pub type LevelRow = (String, i64);
+
 /// How the conditions that hold have changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LevelChanges {
-    /// The subjects of those that hold no more.
+    /// The subjects of those that have ended.
     pub over: Vec<String>,
+    /// The subjects of those that do not hold, and have not ended yet.
+    pub absent: Vec<String>,
+    /// The subjects of those that hold again before they have ended.
+    pub back: Vec<String>,
     /// The subjects of those that began to hold.
     pub begun: Vec<String>,
     /// The events of those. Their keys are those of this beginning.
     pub events: Vec<NewAlarmEvent>,
+    /// How many are noted afterwards.
+    pub noted: usize,
 }
 
-/// Compares the conditions that hold now with the subjects that are noted as holding.
-pub fn level_changes(noted: Vec<String>, found: &[LevelFound], now: Timestamp) -> LevelChanges {
+impl LevelChanges {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        let changed = [&self.over, &self.absent, &self.back, &self.begun];
+        changed.iter().all(|subjects| subjects.is_empty())
+    }
+}
+
+/// Compares the conditions that hold now with those that are noted as holding.
+pub fn level_changes(noted: Vec<LevelRow>, found: &[LevelFound], now: Timestamp) -> LevelChanges {
     let present: BTreeSet<&str> = found.iter().map(|level| level.subject.as_str()).collect();
-    let known: BTreeSet<&str> = noted.iter().map(String::as_str).collect();
+    let known: BTreeSet<&str> = noted.iter().map(|(subject, _)| subject.as_str()).collect();
     let mut changes = LevelChanges::default();
     for level in found {
         if !known.contains(level.subject.as_str()) {
@@ -272,68 +292,21 @@ pub fn level_changes(noted: Vec<String>, found: &[LevelFound], now: Timestamp) -
             changes.events.push(event);
         }
     }
-    let is_over = |subject: &String| !present.contains(subject.as_str());
-    changes.over = noted.iter().filter(|one| is_over(one)).cloned().collect();
-    changes
-}
-
-/// What an attempt makes of its delivery: the code of its state, its next attempt, its end.
-pub fn settled(outcome: &SendOutcome, now: Timestamp) -> (i64, Option<i64>, Option<i64>) {
-    let now_ms = now.as_millis();
-    let (state, next_at, ended_at) = match outcome.then {
-        AfterSend::Delivered => (DeliveryState::Delivered, None, Some(now_ms)),
-        AfterSend::Again(wait_ms) => {
-            let next_at = now.plus_ms(wait_ms).as_millis();
-            (DeliveryState::Pending, Some(next_at), None)
+    changes.noted = noted.len() + changes.begun.len();
+    let is_present: Vec<bool> = noted
+        .iter()
+        .map(|(subject, _)| present.contains(subject.as_str()))
+        .collect();
+    for ((subject, absent_checks), is_present) in noted.into_iter().zip(is_present) {
+        match (is_present, absent_checks) {
+            (true, 0) => {}
+            (true, _) => changes.back.push(subject),
+            (false, before) if before + 1 < LEVEL_ENDS_AFTER => changes.absent.push(subject),
+            (false, _) => changes.over.push(subject),
         }
-        AfterSend::GiveUp => (DeliveryState::Failed, None, Some(now_ms)),
-    };
-    (i64::from(state as u8), next_at, ended_at)
-}
-
-/// A claimed delivery: id, attempt, batch, rule, channel, number of events.
-pub type ClaimedRow = (i64, i64, i64, String, String, i64);
-
-/// An event of a message: batch, time, kind, facts.
-pub type MessageRow = (i64, i64, String, String);
-
-/// The deliveries of these rows. A delivery that cannot be read is left out.
-pub fn claimed_deliveries(
-    book: &AlarmBook,
-    rows: Vec<ClaimedRow>,
-    events: &[MessageRow],
-) -> Vec<ClaimedDelivery> {
-    rows.into_iter()
-        .filter_map(|(id, attempt, batch, rule, channel, count)| {
-            let channel_name: ChannelName = channel.parse().ok()?;
-            let of_batch = events.iter().filter(|row| row.0 == batch);
-            Some(ClaimedDelivery {
-                id,
-                attempt: to_u32(attempt),
-                batch,
-                rule: rule.parse().ok()?,
-                channel: book.channel(&channel_name).map(|c| c.spec.clone()),
-                channel_name,
-                count: to_u64(count),
-                events: of_batch
-                    .map(|(_, at, kind, facts)| MessageEvent {
-                        at: Timestamp::from_millis(*at),
-                        kind: ConditionKind::from_word(kind).unwrap_or(ConditionKind::Failed),
-                        facts: serde_json::from_str(facts).unwrap_or_default(),
-                    })
-                    .collect(),
-            })
-        })
-        .collect()
-}
-
-/// An answer as it is kept.
-pub fn kept_answer(answer: &str) -> String {
-    let mut end = answer.len().min(MAX_ANSWER_BYTES);
-    while !answer.is_char_boundary(end) {
-        end -= 1;
     }
-    without_nul(&answer[..end]).into_owned()
+    changes.noted -= changes.over.len();
+    changes
 }
 
 /// A stored event: id, time, rule, kind, facts, when it is sent, fate, batch or silence.
@@ -375,53 +348,4 @@ pub fn event(
             _ => AlarmFate::Dropped,
         },
     })
-}
-
-/// A stored delivery: id, batch, rule, channel, events, creation, state, attempts, next time, end, answer.
-pub type DeliveryRow = (
-    i64,
-    i64,
-    String,
-    String,
-    i64,
-    i64,
-    i64,
-    i64,
-    Option<i64>,
-    Option<i64>,
-    String,
-);
-
-/// The delivery of a row.
-///
-/// # Errors
-///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if this program cannot read it.
-pub fn delivery(row: DeliveryRow) -> Result<AlarmDelivery, StoreError> {
-    let (id, batch, rule, channel, events, created_at, state, attempts, next_at, ended_at, answer) =
-        row;
-    Ok(AlarmDelivery {
-        id,
-        batch,
-        rule: parse_name(&rule)?,
-        channel: parse_name(&channel)?,
-        events: to_u64(events),
-        created_at: Timestamp::from_millis(created_at),
-        state: DeliveryState::from_code(state),
-        attempts: to_u32(attempts),
-        next_at: next_at.map(Timestamp::from_millis),
-        ended_at: ended_at.map(Timestamp::from_millis),
-        answer,
-    })
-}
-
-/// The name under which test messages are listed.
-///
-/// # Errors
-///
-/// [`ErrorKind::Broken`](crate::ErrorKind::Broken) if the namespace has no room for it.
-pub fn test_rule(channel: &ChannelName) -> Result<String, StoreError> {
-    let name = JobName::in_namespace(&channel.namespace(), "test");
-    let name = name.map_err(|e| corrupt("failed to name the test message", e))?;
-    Ok(name.to_string())
 }

@@ -97,12 +97,12 @@ macro_rules! with_alarm_methods {
             write end_silence(namespace: &cueline_model::Namespace, id: i64, by: &cueline_model::Actor) -> (): "end a silence";
             write test_channel(channel: &cueline_model::ChannelName, by: &cueline_model::Actor) -> i64: "test an alarm channel";
             write collect_alarms(limit: usize) -> $crate::CollectedAlarms: "collect alarms";
-            write claim_alarm_deliveries(lease_ms: u64, busy: &[cueline_model::ChannelName], limit: usize) -> Vec<$crate::ClaimedDelivery>: "claim deliveries of alarms";
+            write claim_alarm_deliveries(lease_ms: u64, sending: &[$crate::SendInProgress], limit: usize) -> Vec<$crate::ClaimedDelivery>: "claim deliveries of alarms";
             write settle_alarm_delivery(id: i64, attempt: u32, outcome: &$crate::SendOutcome) -> bool: "write the answer to an alarm";
             read next_alarm_at() -> Option<cueline_model::Timestamp>: "find the next alarm";
             write hold_alarm_checks(holder: &str, lease_ms: u64) -> bool: "hold the checks of alarms";
-            read job_loads(jobs: &[cueline_model::JobId]) -> std::collections::BTreeMap<i64, cueline_model::alarm::JobLoad>: "read the runs that wait";
-            write note_alarm_levels(found: &[cueline_model::alarm::LevelFound]) -> u64: "note the conditions of alarms";
+            read job_loads(jobs: &[$crate::CountedJob]) -> std::collections::BTreeMap<i64, cueline_model::alarm::JobLoad>: "read the runs that wait";
+            write note_alarm_levels(found: &[cueline_model::alarm::LevelFound]) -> $crate::NotedLevels: "note the conditions of alarms";
             read alarm_events(filter: &$crate::AlarmFilter) -> Vec<$crate::AlarmEvent>: "list alarms";
             read alarm_deliveries(filter: &$crate::AlarmFilter) -> Vec<$crate::AlarmDelivery>: "list deliveries of alarms";
             write prune_alarms(older_than_ms: u64, limit: usize) -> u64: "delete old alarms";

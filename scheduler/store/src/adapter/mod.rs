@@ -4,6 +4,7 @@
 //! statements. Callers of a store need nothing from here.
 
 pub mod accounts;
+pub mod alarm_deliveries;
 pub mod alarm_events;
 pub mod alarms;
 pub mod audit;

@@ -250,21 +250,20 @@ pub fn earlier_attempts(reports: &[AttemptReport], runs: &[RunSnapshot]) -> BTre
         .collect()
 }
 
-/// The jobs of failed attempts, with their versions. Their definitions decide whether another attempt follows. A job whose
-/// failures alarm rules count is read for its successes too.
+/// The jobs of failed attempts, with their versions. Their definitions decide whether another attempt follows. Misfires may
+/// raise alarms. A job whose failures alarm rules count is read for its successes too.
 pub fn required_jobs(reports: &[AttemptReport], runs: &[RunSnapshot]) -> HashMap<i64, i64> {
-    let failed: HashSet<i64> = reports
+    let needs_job = |state: RunState| state.is_failure() || state == RunState::Skipped;
+    let ended: HashSet<i64> = reports
         .iter()
         .filter(|report| match &report.event {
-            AttemptEvent::Ended { outcome } => {
-                outcome.kind.state().is_some_and(RunState::is_failure)
-            }
+            AttemptEvent::Ended { outcome } => outcome.kind.state().is_some_and(needs_job),
             _ => false,
         })
         .map(|report| report.attempt.run.0)
         .collect();
     runs.iter()
-        .filter(|run| failed.contains(&run.id) || run.is_of_failing_job())
+        .filter(|run| ended.contains(&run.id) || run.is_of_failing_job())
         .filter_map(|run| Some((run.job_id, run.job.as_ref()?.version)))
         .collect()
 }

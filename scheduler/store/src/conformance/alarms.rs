@@ -9,7 +9,7 @@ use super::fire_rules::actions;
 use super::fixture::{Fixture, actor, attempt, by_hand, each_second, name, refused};
 use crate::{
     AlarmDefinition, AlarmEvent, AlarmFate, AlarmFilter, AlarmName, AppliedAlarm, Change,
-    ClaimedRun, ErrorKind, FireDueRequest, NodeId, Precondition, Revision, StoreError,
+    ClaimedRun, CountedJob, ErrorKind, FireDueRequest, NodeId, Precondition, Revision, StoreError,
 };
 
 pub(super) fn rule(definition: Value) -> AlarmDefinition {
@@ -263,6 +263,37 @@ pub async fn missed_fire_times_raise_one_alarm(fixture: &Fixture) {
     assert_eq!(events[0].facts.message, "missed by 12 s");
 }
 
+/// A run that was written ahead, and that a takeover finds too late, raises the same alarm with its end.
+pub async fn a_run_that_is_skipped_as_a_misfire_raises_an_alarm(fixture: &Fixture) {
+    let node = fixture.node().await;
+    fixture.apply(&[each_second("a")]).await;
+    put(fixture, &channel("ops")).await;
+    put(
+        fixture,
+        &rule(json!({ "name": "r", "on": ["missed"], "channels": ["ops"] })),
+    )
+    .await;
+    let run = fixture.fire_ahead(node, 1_000).await.runs.remove(0);
+    fixture.clock.advance(60_000);
+    let outcome = cueline_model::Outcome::new(OutcomeKind::Skipped, fixture.now());
+    let report = crate::AttemptReport {
+        attempt: attempt(&run),
+        executor: None,
+        event: cueline_model::AttemptEvent::Ended {
+            outcome: outcome.because("too late"),
+        },
+    };
+    for _ in 0..2 {
+        fixture.ingest(std::slice::from_ref(&report)).await;
+        let event = events(fixture).await;
+        assert_eq!(event.len(), 1);
+        assert_eq!(event[0].kind, ConditionKind::Missed);
+        let facts = &event[0].facts;
+        assert_eq!((facts.run, facts.count), (Some(run.id), Some(1)));
+        assert_eq!(facts.message, "too late");
+    }
+}
+
 fn level(rule_id: i64, about: &str, fixture: &Fixture) -> LevelFound {
     LevelFound {
         subject: format!("{rule_id}:backlog:{about}"),
@@ -285,14 +316,17 @@ pub async fn a_condition_raises_an_alarm_when_it_begins(fixture: &Fixture) {
     let id = put(fixture, &rule(definition)).await.revision.id;
     let store = &fixture.store;
     let note = |levels: Vec<LevelFound>| async move {
-        store.note_alarm_levels(&levels).await.expect("notes")
+        let noted = store.note_alarm_levels(&levels).await;
+        noted.expect("notes").raised
     };
     let (a, b) = (level(id, "a", fixture), level(id, "b", fixture));
     assert_eq!(note(vec![a.clone()]).await, 1);
     fixture.clock.advance(1_000);
     assert_eq!(note(vec![a.clone(), b.clone()]).await, 1);
     assert_eq!(note(vec![a.clone(), b.clone()]).await, 0);
-    assert_eq!(note(vec![b.clone()]).await, 0);
+    for _ in 0..3 {
+        assert_eq!(note(vec![b.clone()]).await, 0);
+    }
     fixture.clock.advance(1_000);
     assert_eq!(note(vec![a, b]).await, 1);
     assert_eq!(kinds(fixture).await.len(), 3);
@@ -306,6 +340,30 @@ pub async fn a_condition_raises_an_alarm_when_it_begins(fixture: &Fixture) {
         .map(|n| level(id, &format!("k{n}"), fixture))
         .collect();
     assert_eq!(note(more).await, 0);
+}
+
+/// A condition that is away for a check or two has not ended.
+pub async fn a_condition_ends_after_several_checks(fixture: &Fixture) {
+    put(fixture, &channel("ops")).await;
+    let definition = json!({ "name": "r", "on": [{ "backlog": 1 }], "channels": ["ops"] });
+    let id = put(fixture, &rule(definition)).await.revision.id;
+    let store = &fixture.store;
+    let a = level(id, "a", fixture);
+    let note = |levels: Vec<LevelFound>| async move {
+        fixture.clock.advance(1_000);
+        let noted = store.note_alarm_levels(&levels).await;
+        noted.expect("notes").raised
+    };
+    assert_eq!(note(vec![a.clone()]).await, 1);
+    for _ in 0..3 {
+        assert_eq!(note(vec![]).await, 0);
+        assert_eq!(note(vec![]).await, 0);
+        assert_eq!(note(vec![a.clone()]).await, 0);
+    }
+    for _ in 0..3 {
+        assert_eq!(note(vec![]).await, 0);
+    }
+    assert_eq!(note(vec![a]).await, 1);
 }
 
 /// One scheduler looks at conditions, until it is gone.
@@ -325,6 +383,13 @@ pub async fn one_node_checks_alarms(fixture: &Fixture) {
     assert!(!hold("one").await);
 }
 
+fn counted_job(id: cueline_model::JobId, jitter_ms: u64) -> CountedJob {
+    CountedJob {
+        id,
+        jitter: cueline_model::DurationMs::millis(jitter_ms),
+    }
+}
+
 /// What waits of a job is counted from its due time, until it starts.
 pub async fn the_load_of_jobs_is_what_waits(fixture: &Fixture) {
     let node = fixture.node().await;
@@ -336,10 +401,13 @@ pub async fn the_load_of_jobs_is_what_waits(fixture: &Fixture) {
     later.run_at = Some(fixture.now().plus_ms(60_000));
     fixture.store.trigger(&later).await.expect("triggers");
     let mut ids = Vec::new();
+    let mut counted = Vec::new();
     for job in ["a", "b"] {
-        ids.push(fixture.store.job(&name(job)).await.expect("exists").job.id);
+        let id = fixture.store.job(&name(job)).await.expect("exists").job.id;
+        ids.push(id);
+        counted.push(counted_job(id, 0));
     }
-    let loads = fixture.store.job_loads(&ids).await.expect("reads");
+    let loads = fixture.store.job_loads(&counted).await.expect("reads");
     assert_eq!(loads.len(), 1, "{loads:?}");
     let load = loads[&ids[0].0];
     assert_eq!((load.waiting, load.oldest_run), (2, first));
@@ -350,6 +418,44 @@ pub async fn the_load_of_jobs_is_what_waits(fixture: &Fixture) {
     let started =
         super::fixture::report(attempt(&run), cueline_model::AttemptEvent::Started { at });
     fixture.ingest(&[started]).await;
-    let loads = fixture.store.job_loads(&ids).await.expect("reads");
+    let loads = fixture.store.job_loads(&counted).await.expect("reads");
     assert_eq!(loads[&ids[0].0].waiting, 1);
+}
+
+/// A queue that refuses triggers postpones the due time again and again. The run waits since its fire time, or since the end
+/// of its jitter. A retry waits since its own due time.
+pub async fn a_postponed_run_waits_since_its_fire_time(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let mut retried = by_hand("a");
+    retried.retry.max = 1;
+    fixture.apply(&[retried]).await;
+    let fire_at = fixture.now();
+    let run = fixture.trigger("a").await.remove(0);
+    let id = fixture.store.job(&name("a")).await.expect("exists").job.id;
+    let load = async |jitter_ms| {
+        let counted = [counted_job(id, jitter_ms)];
+        let loads = fixture.store.job_loads(&counted).await.expect("reads");
+        loads.get(&id.0).copied()
+    };
+    for step in 0..3 {
+        let claimed = fixture.claim(node).await.remove(0);
+        let later = fixture.now().plus_ms(1_000);
+        let ids = [attempt(&claimed)];
+        let released = fixture.store.release_claims(node, &ids, Some(later)).await;
+        released.expect("releases");
+        let found = load(0).await.expect("waits");
+        assert_eq!((found.waiting, found.oldest_run), (1, run));
+        assert_eq!(found.oldest_due_at, fire_at);
+        let with_jitter = load(1_500).await.map(|load| load.oldest_due_at);
+        assert_eq!(
+            with_jitter,
+            (step == 2).then_some(fire_at.plus_ms(1_500)),
+            "{step}"
+        );
+        fixture.clock.advance(1_000);
+    }
+    let claimed = fixture.claim(node).await.remove(0);
+    fixture.publish(node, &claimed).await;
+    fixture.end(attempt(&claimed), OutcomeKind::Failed).await;
+    assert_eq!(load(0).await, None, "its retry is not due yet");
 }

@@ -78,10 +78,13 @@ macro_rules! store_conformance {
             backfills: a_backfill_runs_each_fire_time_once, a_backfill_outlives_its_node, a_backfill_is_paused_resumed_and_cancelled,
                 a_backfill_waits_for_its_job, a_backfill_joins_at_the_end_of_the_lane;
             alarms: alarm_definitions_are_kept_in_versions, failures_in_a_row_raise_one_alarm, a_failure_that_is_retried_raises_no_alarm,
-                alarms_follow_the_times_of_a_batch, missed_fire_times_raise_one_alarm, a_condition_raises_an_alarm_when_it_begins,
-                one_node_checks_alarms, the_load_of_jobs_is_what_waits;
+                alarms_follow_the_times_of_a_batch, missed_fire_times_raise_one_alarm, a_run_that_is_skipped_as_a_misfire_raises_an_alarm,
+                a_condition_raises_an_alarm_when_it_begins,
+                a_condition_ends_after_several_checks, one_node_checks_alarms, the_load_of_jobs_is_what_waits,
+                a_postponed_run_waits_since_its_fire_time;
             alarm_outbox: events_of_an_interval_are_one_message, a_delivery_is_sent_until_it_is_settled, nodes_share_deliveries,
-                a_channel_takes_some_places_only, a_silence_keeps_alarms_from_being_sent, silences_are_bounded,
+                a_channel_takes_some_places_only, a_failing_channel_gets_one_place, a_namespace_takes_some_places_only,
+                old_messages_are_given_up, waiting_messages_of_a_channel_are_bounded, a_silence_keeps_alarms_from_being_sent, silences_are_bounded,
                 alarms_of_a_deleted_rule_are_dropped, a_channel_is_tested, alarms_are_listed, old_alarms_are_deleted;
             situations: a_situation_is_complete;
             pauses: a_pause_ends_waiting_runs_of_its_jobs, a_pause_lets_nothing_follow, a_paused_job_is_not_retried,

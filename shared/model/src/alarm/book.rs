@@ -2,10 +2,10 @@
 
 use super::channel::AlarmChannel;
 use super::event::AlarmFacts;
-use super::rule::{AlarmRule, Condition};
+use super::rule::AlarmRule;
 use super::silence::AlarmSilence;
 use crate::job::JobSpec;
-use crate::name::{ChannelName, RuleName};
+use crate::name::{ChannelName, GroupName, JobName, RuleName};
 use crate::time::Timestamp;
 
 /// A definition with its identity in the store.
@@ -38,6 +38,14 @@ impl AlarmBook {
         self.rules.iter().filter(|rule| rule.spec.watches(spec))
     }
 
+    /// Whether a rule may ask for late runs, a backlog or executors of a job with this name and group. Its labels decide.
+    pub fn may_ask_for_levels(&self, job: &JobName, group: &GroupName) -> bool {
+        self.rules.iter().any(|rule| {
+            let rule = &rule.spec;
+            rule.asks_for_levels() && rule.scope.may_have(&rule.name.namespace(), job, group)
+        })
+    }
+
     /// The rule with this number.
     pub fn rule(&self, id: i64) -> Option<&Stored<AlarmRule>> {
         self.rules.iter().find(|rule| rule.id == id)
@@ -64,13 +72,6 @@ impl AlarmBook {
 
     /// Whether a rule has a condition for which jobs and groups are looked at from time to time.
     pub fn has_levels(&self) -> bool {
-        let is_level = |condition: &Condition| {
-            matches!(
-                condition,
-                Condition::Late(_) | Condition::Backlog(_) | Condition::NoExecutor(_)
-            )
-        };
-        let mut rules = self.rules.iter().filter(|rule| rule.spec.enabled);
-        rules.any(|rule| rule.spec.on.iter().any(is_level))
+        self.rules.iter().any(|rule| rule.spec.asks_for_levels())
     }
 }

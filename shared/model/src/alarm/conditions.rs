@@ -94,11 +94,13 @@ pub fn levels<'a>(
                     continue;
                 };
                 let kind = condition.kind();
-                let subject = format!("{}:{kind}:{about}", rule.id);
+                // A rule may have the kind with several values.
+                let key = format!("{kind}:{}:{about}", condition.value());
+                let subject = format!("{}:{key}", rule.id);
                 let event = NewAlarmEvent {
                     rule_id: rule.id,
                     rule: rule.spec.name.clone(),
-                    key: format!("{kind}:{about}"),
+                    key,
                     at: now,
                     kind,
                     send_at: now.plus_ms(rule.spec.group_interval.as_millis()),

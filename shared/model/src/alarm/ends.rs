@@ -45,7 +45,8 @@ pub struct EndsEvaluated {
 }
 
 /// Decides what follows from ends of runs, which are in the order in which they happened. `streaks` has those of their
-/// jobs. A cancelled, discarded, covered or skipped run neither lengthens nor ends a streak.
+/// jobs. A cancelled, discarded, covered or skipped run neither lengthens nor ends a streak. A skipped run is one that was
+/// written ahead of its fire time and found too late.
 pub fn evaluate_ends(
     book: &AlarmBook,
     ends: &[JobEnd<'_>],
@@ -75,6 +76,8 @@ pub fn evaluate_ends(
             })
         } else if end.state == RunState::Succeeded {
             before
+        } else if end.state == RunState::Skipped {
+            None
         } else {
             continue;
         };
@@ -114,12 +117,14 @@ fn events_of(
                 Some(streak) => format!("{kind}:{}", streak.first_run),
                 None => continue,
             },
+            (Condition::Missed, RunState::Skipped) => about_run,
             _ => continue,
         };
+        let missed = (end.state == RunState::Skipped).then_some(1);
         let facts = AlarmFacts {
             run: Some(end.run),
             state: Some(end.state),
-            count: streak.map(|streak| u64::from(streak.failures)),
+            count: missed.or(streak.map(|streak| u64::from(streak.failures))),
             since: streak.map(|streak| streak.since),
             ..AlarmFacts::of_job(end.job)
         };

@@ -14,6 +14,9 @@ use crate::time::Timestamp;
 /// The longest message of a run that an event keeps, in bytes. A longer one is cut.
 pub const MAX_EVENT_MESSAGE_BYTES: usize = 1_000;
 
+/// The labels of a job that an event keeps, in bytes of names and values. Those that do not fit are left out.
+pub const MAX_EVENT_LABEL_BYTES: usize = 4_096;
+
 /// The kind of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,7 +99,7 @@ pub struct AlarmFacts {
     /// The group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupName>,
-    /// The labels of the job.
+    /// The labels of the job, up to [`MAX_EVENT_LABEL_BYTES`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// The run.
@@ -122,7 +125,7 @@ impl AlarmFacts {
         Self {
             job: Some(job.spec.name.clone()),
             group: Some(job.spec.group.clone()),
-            labels: job.spec.labels.clone(),
+            labels: kept_labels(&job.spec.labels),
             ..Self::default()
         }
     }
@@ -144,6 +147,19 @@ impl AlarmFacts {
         let group = self.group.as_ref().map(GroupName::local);
         scope.fits(job, group, &self.labels)
     }
+}
+
+/// The labels by name, without those that have no room.
+fn kept_labels(labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut room = MAX_EVENT_LABEL_BYTES;
+    let mut kept = BTreeMap::new();
+    for (name, value) in labels {
+        if let Some(rest) = room.checked_sub(name.len() + value.len()) {
+            room = rest;
+            kept.insert(name.clone(), value.clone());
+        }
+    }
+    kept
 }
 
 /// An event that is to be written.

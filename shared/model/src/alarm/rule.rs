@@ -57,6 +57,11 @@ impl AlarmRule {
     pub fn watches(&self, spec: &JobSpec) -> bool {
         self.enabled && self.scope.has(&self.name.namespace(), spec)
     }
+
+    /// Whether it has a condition for which jobs and groups are looked at from time to time.
+    pub fn asks_for_levels(&self) -> bool {
+        self.enabled && self.on.iter().any(|condition| condition.is_level())
+    }
 }
 
 /// What raises an alarm. The first seven follow from the end of a run or from a fire; the others hold for a time, and raise
@@ -101,6 +106,20 @@ impl Condition {
             Self::Backlog(_) => ConditionKind::Backlog,
             Self::NoExecutor(_) => ConditionKind::NoExecutor,
         }
+    }
+
+    /// Its value, in milliseconds if it is a time; 0 if it has none.
+    pub(super) fn value(self) -> u64 {
+        match self {
+            Self::FailedInARow(count) | Self::Backlog(count) => u64::from(count),
+            Self::Late(time) | Self::NoExecutor(time) => time.as_millis(),
+            _ => 0,
+        }
+    }
+
+    /// Whether it holds for a time, and is looked at from time to time.
+    pub const fn is_level(self) -> bool {
+        matches!(self, Self::Late(_) | Self::Backlog(_) | Self::NoExecutor(_))
     }
 
     /// Whether it needs the number of failures in a row.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobSpec;
-use crate::name::Namespace;
+use crate::name::{GroupName, JobName, Namespace};
 
 /// The most jobs, and the most groups, that one scope names.
 pub const MAX_SCOPE_NAMES: usize = 200;
@@ -33,6 +33,11 @@ impl AlarmScope {
                 Some(spec.group.local()),
                 &spec.labels,
             )
+    }
+
+    /// Whether the scope, in `namespace`, has a job with this name, group and the right labels.
+    pub fn may_have(&self, namespace: &Namespace, job: &JobName, group: &GroupName) -> bool {
+        job.is_in(namespace) && self.fits(Some(job.local()), Some(group.local()), &self.labels)
     }
 
     /// Whether the scope fits a job or a group with these local names and labels. What is unknown fits only a scope

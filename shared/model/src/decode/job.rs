@@ -1,12 +1,14 @@
 //! Reads the fields of a job.
 
+use std::collections::BTreeMap;
+
 use super::fields::{MAX_TEXT_BYTES, local, name, optional, required, text_map};
 use super::reader::{Fields, Reader, given};
 use super::{Node, Value, exclusion, handler, limit, policy, retention, route, schedule};
 use crate::handler::HandlerSpec;
 use crate::job::{
-    After, AfterOn, JobSpec, Parents, default_backlog, default_dispatch_deadline,
-    default_kill_grace, default_priority,
+    After, AfterOn, JobSpec, MAX_LABELS, MAX_LABELS_BYTES, Parents, default_backlog,
+    default_dispatch_deadline, default_kill_grace, default_priority,
 };
 use crate::name::{GroupName, JobName, Namespace};
 use crate::schedule::Schedule;
@@ -111,13 +113,31 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         handler: handler.unwrap_or(HandlerSpec::Native(String::new())),
         params: optional(r, &f, "params", params),
         after,
-        labels: optional(r, &f, "labels", |r, n, p| text_map(r, n, p, "a label"))
-            .unwrap_or_default(),
+        labels: optional(r, &f, "labels", labels).unwrap_or_default(),
         enabled: optional(r, &f, "enabled", Reader::boolean),
     };
     check_window(r, &f, &spec);
     check_parent(r, &f, &spec);
     name.is_some().then_some(spec)
+}
+
+fn labels(r: &mut Reader, node: &Node, path: &str) -> Option<BTreeMap<String, String>> {
+    let labels = text_map(r, node, path, "a label")?;
+    let bytes: usize = labels.iter().map(|(k, v)| k.len() + v.len()).sum();
+    let message = if labels.len() > MAX_LABELS {
+        format!(
+            "{} given; at most {MAX_LABELS} labels are accepted",
+            labels.len()
+        )
+    } else if bytes > MAX_LABELS_BYTES {
+        format!(
+            "names and texts of {bytes} bytes given; at most {MAX_LABELS_BYTES} bytes are accepted"
+        )
+    } else {
+        return Some(labels);
+    };
+    r.refuse(node.line, path, message);
+    None
 }
 
 /// Replaces a refused name, so that the other fields are still read.

@@ -472,6 +472,17 @@ fn each_wrong_definition_gets_its_error_message() {
 #[test]
 fn sizes_are_bounded() {
     let long = |n: usize| "x".repeat(n);
+    let labels = |n: usize| {
+        let labels = (10..10 + n).map(|n| format!(r#""l{n}": "x""#));
+        let labels: Vec<String> = labels.collect();
+        format!(r#"{{"labels": {{{}}}}}"#, labels.join(", "))
+    };
+    assert!(job(&with(&labels(64))).is_ok());
+    let refused = r#"job "j": labels: 65 given; at most 64 labels are accepted"#;
+    assert_eq!(problems(&labels(65)), [refused]);
+    let one = problems(&format!(r#"{{"labels": {{"a": "{}"}}}}"#, long(64 * 1024)));
+    let refused = r#"job "j": labels: names and texts of 65537 bytes given; at most 65536 bytes are accepted"#;
+    assert_eq!(one, [refused]);
     let params = problems(&format!(r#"{{"params": "{}"}}"#, long(64 * 1024 + 1)));
     assert_eq!(
         params,

@@ -53,6 +53,13 @@ impl FireRules {
                 .collect(),
         }
     }
+
+    /// Whether the job is in the scope of a pause that lasts longer than `now`.
+    pub fn pauses(&self, spec: &JobSpec, now: Timestamp) -> bool {
+        self.windows.iter().any(|window| {
+            window.pauses_until().is_some_and(|until| now < until) && window.spec.scope.has(spec)
+        })
+    }
 }
 
 /// The calendars and maintenance windows of one job.
