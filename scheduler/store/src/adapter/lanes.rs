@@ -12,7 +12,7 @@
 //! Both looks keep the order: an attempt waits while an older run of its lane is due and `scheduled`, or is being published
 //! by another node. A run whose attempt was returned is `scheduled` again at its old place. The look before the mark
 //! ([`before_mark`]) also spares nearly all marks that would be taken back. `PostgreSQL` looks and marks by one statement in
-//! the lanes where no other run matters ([`marked_if_idle`]).
+//! the lanes where no other run matters, and of which the batch has one run ([`marked_if_idle`]).
 //!
 //! A node may end between its mark and its second look. The mark then counts as maybe published, and it may or may not
 //! have been accepted. If another executor has an attempt of the lane that is published, this one was not accepted, and
@@ -141,11 +141,15 @@ pub fn lane_groups(requests: &[DispatchRequest]) -> Vec<LaneGroup<'_>> {
 }
 
 /// Indexes of the requests that need no look before their mark if the mark itself compares them with the other runs of
-/// their lane. Others of the batch do not count there, so several runs of a lane with places are counted first.
+/// their lane.
+///
+/// Several runs of a lane are looked at first, which reads the lane once for all of them. Each mark would read it again:
+/// with thousands of runs in a lane that takes many seconds, in which nothing of another job is marked. A lane with places
+/// has to be counted for another reason: others of the batch do not count in a mark.
 pub fn marked_if_idle(requests: &[DispatchRequest], groups: &[LaneGroup<'_>]) -> Vec<usize> {
     let counted: BTreeSet<usize> = groups
         .iter()
-        .filter(|group| group.has_places() && group.members.len() > 1)
+        .filter(|group| group.members.len() > 1)
         .flat_map(|group| group.members.iter().copied())
         .collect();
     let new = requests

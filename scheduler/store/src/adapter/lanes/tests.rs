@@ -396,3 +396,31 @@ fn accepted_attempts_of_a_lane_with_places_are_no_more_than_these() {
         assert_eq!(open.count(), 0, "seed {seed}: {:#?}", model.runs);
     }
 }
+
+/// A mark reads the whole lane of its run, and there may be thousands of runs in it.
+#[test]
+fn several_runs_of_a_lane_are_looked_at_together_before_their_marks() {
+    for slots in [None, Some(3)] {
+        let of_job = |job: i64, run: i64| DispatchRequest {
+            attempt: AttemptId {
+                run: RunId(run),
+                attempt: 1,
+            },
+            job_version: 1,
+            executor: name(1),
+            lane: Some(LanePlace {
+                lane: LaneKey {
+                    job: JobId(job),
+                    shard: 0,
+                },
+                slots,
+                at: Timestamp::from_millis(run),
+                due_at: Timestamp::from_millis(run),
+                maybe_published: false,
+            }),
+            limits: None,
+        };
+        let batch = [of_job(1, 0), of_job(2, 1), of_job(1, 2), of_job(3, 3)];
+        assert_eq!(marked_if_idle(&batch, &lane_groups(&batch)), [1, 3]);
+    }
+}
