@@ -8,7 +8,7 @@ use cueline_tests::{Finished, finish, program};
 use serde_json::Value;
 
 /// The columns that an import reads, of the tables that Quartz 2 has.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
 CREATE TABLE qrtz_job_details (sched_name VARCHAR(120), job_name VARCHAR(200), job_group VARCHAR(200), description VARCHAR(250),
   job_class_name VARCHAR(250), is_durable BOOL, is_nonconcurrent BOOL, is_update_data BOOL, requests_recovery BOOL, job_data BYTEA);
 CREATE TABLE qrtz_triggers (sched_name VARCHAR(120), trigger_name VARCHAR(200), trigger_group VARCHAR(200), job_name VARCHAR(200),
@@ -24,7 +24,7 @@ CREATE TABLE qrtz_simprop_triggers (sched_name VARCHAR(120), trigger_name VARCHA
   long_prop_2 BIGINT, dec_prop_1 NUMERIC(13, 4), dec_prop_2 NUMERIC(13, 4), bool_prop_1 BOOL, bool_prop_2 BOOL);
 ";
 
-const ROWS: &str = r"
+pub(crate) const ROWS: &str = r"
 INSERT INTO qrtz_job_details VALUES
   ('main', 'report', 'DEFAULT', 'A report', 'com.acme.Report', true, true, false, true, convert_to(E'#\n#date\nday=1\n', 'UTF8')),
   ('main', 'poll', 'io', NULL, 'com.acme.Poll', true, false, true, false, '\xaced0005'),

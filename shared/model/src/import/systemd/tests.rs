@@ -47,7 +47,7 @@ fn refusal(timer: &str, service: &str) -> String {
 }
 
 /// Events with a cron expression.
-const EVENTS: [&str; 46] = [
+const EVENTS: [&str; 48] = [
     "minutely",
     "hourly",
     "daily",
@@ -61,6 +61,8 @@ const EVENTS: [&str; 46] = [
     "weekly Pacific/Auckland",
     "Mon",
     "Mon..Fri 08:00",
+    "Mon *-*-1..7",
+    "Sun *-*~07/1",
     "Sat,Thu,Mon..Wed,Sat..Sun",
     "Wed, 17:48",
     "Wed..Sat,Tue 5:5",
@@ -152,6 +154,42 @@ fn calendar_events_elapse_when_systemd_says() {
             .collect();
         assert_eq!(ours, expected, "{event}: {expression} in {zone}");
     }
+}
+
+/// The table of the page. Each of its events is compared with `systemd-analyze` above.
+#[test]
+fn events_become_the_expressions_of_the_page() {
+    let page = include_str!("../../../../../docs/from-systemd.md");
+    let (_, section) = page.split_once("## Calendar events").unwrap();
+    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    fn code(cell: &str) -> Vec<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+    let mut seen = 0;
+    for row in rows {
+        let [events, becomes] = row.trim_matches('|').split('|').collect::<Vec<_>>()[..] else {
+            panic!("two columns are expected: {row}");
+        };
+        let (events, expressions) = (code(events), code(becomes));
+        let count = if becomes.trim().starts_with("refused") {
+            0
+        } else {
+            events.len()
+        };
+        assert_eq!(expressions.len(), count, "{row}");
+        for (at, event) in events.into_iter().enumerate() {
+            seen += 1;
+            match (calendar::read(event), expressions.get(at)) {
+                (Ok(Calendar::Cron { expression, .. }), Some(expected)) => {
+                    assert_eq!(expression, *expected, "{event}");
+                    assert!(EVENTS.contains(&event), "{event}");
+                }
+                (Err(_), None) => {}
+                (found, _) => panic!("{event}: {found:?}, the page says{becomes}"),
+            }
+        }
+    }
+    assert_eq!(seen, 9, "events of the page");
 }
 
 #[test]
