@@ -15,52 +15,62 @@ use crate::dispatch::attempt_id;
 use crate::error::Result;
 use crate::follow_ups;
 
-/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
-/// such run of a lane. `$8` are the runs of the batch, sorted.
-///
-/// - An attempt matters that is at another executor or in another group, whose place counts, or that another node is
-///   publishing.
-/// - A due run that is `scheduled` matters if it is older than the last of the batch.
-pub(crate) const CONTESTED: &str = "
+/// Builds [`CONTESTED`].
+macro_rules! contested {
+    () => {
+        "
     SELECT g.position FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::boolean[], $5::bigint[], $6::bigint[], $7::bigint[])
             WITH ORDINALITY g (job_id, shard_index, executor, has_places, until, last_at, last_run, position)
         CROSS JOIN LATERAL (
             SELECT FROM run_live l WHERE l.job_id = g.job_id AND l.shard_index = g.shard_index AND CASE
                 WHEN l.state = 0 THEN NOT l.cancel_requested
-                    AND l.due_at <= greatest(g.until, coalesce($10, (extract(epoch FROM now()) * 1000)::bigint))
+                    AND l.due_at <= greatest(g.until, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
                     AND ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
-                WHEN g.has_places THEN true
+                WHEN g.has_places THEN NOT $10 OR ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
                 ELSE l.executor <> g.executor OR l.published_group IS NOT NULL
-                    OR (l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
+                    OR (NOT $10 AND l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
                 END
             LIMIT 1
-        ) other";
+        ) other"
+    };
+}
 
-/// After the marks: the runs of `$1` that may have lost theirs, and whether that is because of their job. `$1` are the runs
-/// of the batch, sorted, `$2` the versions of their jobs, `$3` their lanes as [`BEGIN_IDLE`](crate::marks::BEGIN_IDLE) has
-/// them. One statement, because a due run waits for it.
+/// The lanes in which another run matters for the batch: nearly all have none, and need no [`FACTS`]. It stops at the first
+/// such run of a lane. `$8` are the runs of the batch, sorted. `$10` tells whether they are marked.
+///
+/// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
+///   another node is publishing.
+/// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
+///   returned since the first look.
+pub(crate) const CONTESTED: &str = contested!();
+
+/// After the marks: the runs of `$8` that may have lost theirs, and whether that is because of their job; and the lanes of
+/// [`CONTESTED`]. `$12` are the versions of the jobs of the runs. `$13` tells of each run whether it is alone in its lane in
+/// this batch: 0 if it is not, or has no lane, otherwise as [`lane_kind`]. One statement, because a due run waits for it.
 ///
 /// - The job of a run has another version than the request, or is deleted. The change of a job may not have waited for a
 ///   mark.
-/// - Another run of the lane matters, as in [`CONTESTED`]: another node may have marked it at the same time, or it may have
-///   been returned since the look before the mark.
-pub(crate) const LOST: &str = "
-    SELECT l.id, l.attempt, (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
-        IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]
-    FROM run_live l WHERE l.id = ANY ($1::bigint[]) AND l.state = 1 AND l.claimed_by = $4 AND (
-        (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id) IS DISTINCT FROM ($2::bigint[])[width_bucket(l.id, $1::bigint[])]
-        OR (($3::smallint[])[width_bucket(l.id, $1::bigint[])] > 0 AND EXISTS (
-            SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND CASE
+/// - Another run of the lane matters. A run that is alone, as nearly all are, is compared on the way, which costs less than
+///   a list of lanes. With several runs, the lane is read once for all of them.
+pub(crate) const LOST: &str = concat!(
+    "SELECT NULL::bigint AS position, l.id, l.attempt, (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)
+        IS DISTINCT FROM ($12::bigint[])[width_bucket(l.id, $8::bigint[])] AS is_changed
+    FROM run_live l WHERE l.id = ANY ($8::bigint[]) AND l.state = 1 AND l.claimed_by = $9 AND (
+        (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id) IS DISTINCT FROM ($12::bigint[])[width_bucket(l.id, $8::bigint[])]
+        OR (($13::smallint[])[width_bucket(l.id, $8::bigint[])] > 0 AND EXISTS (
+            SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND o.id <> l.id AND CASE
                 WHEN o.state = 0 THEN NOT o.cancel_requested
-                    AND o.due_at <= greatest(l.due_at, coalesce($5, (extract(epoch FROM now()) * 1000)::bigint))
+                    AND o.due_at <= greatest(l.due_at, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
                         < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
-                    AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
-                WHEN ($3::smallint[])[width_bucket(l.id, $1::bigint[])] = 2
-                    THEN ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+                WHEN ($13::smallint[])[width_bucket(l.id, $8::bigint[])] = 2 THEN true
                 ELSE o.executor <> l.executor OR o.published_group IS NOT NULL
-                END)))";
+                END)))
+    UNION ALL SELECT c.position, NULL, NULL, NULL FROM (",
+    contested!(),
+    ") c"
+);
 
 /// The facts of each lane. One look at the live runs of its job, whatever number of requests the lane has.
 ///
@@ -111,6 +121,16 @@ pub(crate) const TAKE_BACK: &str = "
 
 const MAX_TRIES: usize = 5;
 
+/// A row of [`LOST`]: the position of a lane; or a run, its attempt, and whether its job has changed.
+type LostRow = (Option<i64>, Option<i64>, Option<i32>, Option<bool>);
+
+/// When a batch looks at its lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    BeforeMarks,
+    AfterMarks,
+}
+
 /// What a statement about lanes is asked with, apart from the lanes.
 struct Question {
     node: NodeId,
@@ -118,6 +138,24 @@ struct Question {
     runs: Vec<i64>,
     /// That of a test.
     clock: Option<i64>,
+}
+
+/// Binds the parameters of [`CONTESTED`].
+macro_rules! bind_contested {
+    ($query:expr, $look:expr, $groups:expr, $question:expr) => {
+        $query
+            .bind(column($groups, |g| g.lane.job.0))
+            .bind(column($groups, |g| to_i32(g.lane.shard)))
+            .bind(column($groups, |g| g.executor.as_str()))
+            .bind(column($groups, |g| g.has_places()))
+            .bind(column($groups, |g| g.until.as_millis()))
+            .bind(column($groups, |g| g.last.0))
+            .bind(column($groups, |g| g.last.1))
+            .bind(&$question.runs)
+            .bind($question.node.0)
+            .bind($look == Look::AfterMarks)
+            .bind($question.clock)
+    };
 }
 
 /// Reads the facts of each group.
@@ -196,17 +234,8 @@ impl PgStore {
         }
         let question = self.question(node, requests);
         let mut conn = self.db.generic_plan().await?;
-        let contested: Vec<i64> = sqlx::query_scalar(CONTESTED)
-            .bind(column(groups, |g| g.lane.job.0))
-            .bind(column(groups, |g| to_i32(g.lane.shard)))
-            .bind(column(groups, |g| g.executor.as_str()))
-            .bind(column(groups, LaneGroup::has_places))
-            .bind(column(groups, |g| g.until.as_millis()))
-            .bind(column(groups, |g| g.last.0))
-            .bind(column(groups, |g| g.last.1))
-            .bind(&question.runs)
-            .bind(question.node.0)
-            .bind(question.clock)
+        let query = sqlx::query_scalar(CONTESTED);
+        let contested: Vec<i64> = bind_contested!(query, Look::BeforeMarks, groups, question)
             .fetch_all(&mut *conn)
             .await?;
         let index = |position: i64| usize::try_from(position - 1).ok();
@@ -225,33 +254,54 @@ impl PgStore {
         groups: &[LaneGroup<'_>],
     ) -> Result<(Vec<AttemptId>, Vec<LaneFacts>)> {
         let question = self.question(node, requests);
+        // The lanes with several runs, by their indexes in `groups`.
+        let shared = groups.iter().enumerate();
+        let shared = shared.filter(|(_, group)| group.members().len() > 1);
+        let (indexes, shared): (Vec<usize>, Vec<&LaneGroup<'_>>) = shared.unzip();
+        let in_shared = shared.iter().flat_map(|group| group.members());
+        let in_shared: HashSet<i64> = in_shared
+            .filter_map(|at| Some(requests.get(*at)?.attempt.run.0))
+            .collect();
         let of_runs: BTreeMap<i64, &DispatchRequest> =
             requests.iter().map(|r| (r.attempt.run.0, r)).collect();
-        let of_runs: Vec<&DispatchRequest> = of_runs.into_values().collect();
-        let rows: Vec<(i64, i32, bool)> = sqlx::query_as(LOST)
-            .bind(&question.runs)
-            .bind(column(&of_runs, |r| r.job_version))
-            .bind(column(&of_runs, |r| lane_kind(r)))
-            .bind(node.0)
-            .bind(question.clock)
+        let kinds = of_runs.iter().map(|(run, request)| match request {
+            _ if in_shared.contains(run) => 0,
+            request => lane_kind(request),
+        });
+        let kinds: Vec<i16> = kinds.collect();
+        let versions: Vec<i64> = of_runs.values().map(|r| r.job_version).collect();
+        let query = sqlx::query_as(LOST);
+        let rows: Vec<LostRow> = bind_contested!(query, Look::AfterMarks, &shared, question)
+            .bind(versions)
+            .bind(kinds)
             .fetch_all(&mut *conn)
             .await?;
         if rows.is_empty() {
             return Ok((Vec::new(), vec![LaneFacts::default(); groups.len()]));
         }
-        let changed = rows.iter().filter(|(.., is_changed)| *is_changed);
-        let changed = changed.map(|(run, attempt, _)| attempt_id((*run, *attempt)));
+        let runs = rows
+            .iter()
+            .filter_map(|(_, run, attempt, changed)| Some((run.zip(*attempt)?, (*changed)?)));
+        let changed = runs.clone().filter(|(_, is_changed)| *is_changed);
+        let changed = changed.map(|(attempt, _)| attempt_id(attempt)).collect();
         // A run whose job has changed may also have lost its lane.
-        let lost: HashSet<i64> = rows.iter().map(|(run, ..)| *run).collect();
-        let is_contested = |group: &LaneGroup<'_>| {
-            let mut members = group.members().iter().filter_map(|at| requests.get(*at));
-            members.any(|request| lost.contains(&request.attempt.run.0))
+        let lost: HashSet<i64> = runs.map(|((run, _), _)| run).collect();
+        let is_lost = |at: &usize| {
+            let request = requests.get(*at);
+            request.is_some_and(|request| lost.contains(&request.attempt.run.0))
         };
+        let positions = rows.iter().filter_map(|(position, ..)| *position);
+        let positions = positions.filter_map(|at| usize::try_from(at - 1).ok());
+        let of_shared: HashSet<usize> = positions
+            .filter_map(|at| indexes.get(at).copied())
+            .collect();
         let contested = groups.iter().enumerate();
-        let contested = contested.filter(|(_, group)| is_contested(group));
+        let contested = contested.filter(|(index, group)| {
+            of_shared.contains(index) || group.members().iter().any(is_lost)
+        });
         let contested = contested.map(|(index, _)| index).collect();
         let facts = facts_of(conn, groups, contested, &question).await?;
-        Ok((changed.collect(), facts))
+        Ok((changed, facts))
     }
 
     fn question(&self, node: NodeId, requests: &[DispatchRequest]) -> Question {

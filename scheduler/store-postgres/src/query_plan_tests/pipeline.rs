@@ -137,8 +137,8 @@ async fn lanes_use_the_index_of_live_runs_by_job() {
     let (new, ..) = loaded(JOBS).await;
     for s in [analyzed, new] {
         for (sql, parameters) in [
-            (lanes::CONTESTED, 10),
-            (lanes::LOST, 5),
+            (lanes::CONTESTED, 11),
+            (lanes::LOST, 13),
             (lanes::FACTS, 9),
             (marks::BEGIN_IDLE, 8),
         ] {

@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 pub const MAX_EVENT_MESSAGE_BYTES: usize = 1_000;
 
 /// The labels of a job that an event keeps, in bytes of names and values. Those that do not fit are left out.
-pub const MAX_EVENT_LABEL_BYTES: usize = 4_096;
+pub(super) const MAX_EVENT_LABEL_BYTES: usize = 4_096;
 
 /// The kind of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
