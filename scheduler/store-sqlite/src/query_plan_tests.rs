@@ -148,7 +148,7 @@ async fn hot_statements_use_their_indexes() {
 }
 
 /// Statements of alarms and of limits, with what their plans must name.
-const ALARMS_AND_LIMITS: [(&str, &[&str]); 18] = [
+const ALARMS_AND_LIMITS: [(&str, &[&str]); 21] = [
     (
         alarms::STREAKS,
         &["SEARCH alarm_streak USING INTEGER PRIMARY KEY"],
@@ -173,12 +173,21 @@ const ALARMS_AND_LIMITS: [(&str, &[&str]); 18] = [
         alarm_outbox::DECIDE,
         &["SEARCH alarm_event USING INTEGER PRIMARY KEY"],
     ),
+    (alarm_outbox::DUE, &["alarm_delivery_due (next_at<?)"]),
     (
         alarm_outbox::CLAIM,
+        &["SEARCH alarm_delivery USING INTEGER PRIMARY KEY"],
+    ),
+    (
+        alarm_outbox::GIVE_UP_OLD,
         &[
             "alarm_delivery_due (next_at<?)",
             "SEARCH alarm_delivery USING INTEGER PRIMARY KEY",
         ],
+    ),
+    (
+        alarm_outbox::WAITING_OF_CHANNELS,
+        &["alarm_delivery_of_channel (channel=?)"],
     ),
     (
         alarm_outbox::OF_BATCHES,

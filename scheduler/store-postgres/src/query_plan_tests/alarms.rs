@@ -85,16 +85,32 @@ async fn the_outbox_of_alarms_uses_its_indexes() {
             .await;
         assert_plan(&text, &["alarm_event_pkey"], &SCAN_AND_SORT, &about);
         let text = s
-            .plan(outbox::CLAIM, |q| {
+            .plan(outbox::DUE, |q| {
                 q.bind(now)
                     .bind(vec!["often/channel-1"])
                     .bind(4_i64)
-                    .bind(50_i64)
-                    .bind(now)
+                    .bind(1_000_i64)
             })
             .await;
-        let parts = ["alarm_delivery_due", "alarm_delivery_pkey"];
+        // All its indexes of what waits are small, because that is bounded.
+        assert_plan(&text, &["using alarm_delivery_"], &SCAN, &about);
+        let text = s
+            .plan(outbox::CLAIM, |q| q.bind(&ids).bind(now).bind(now))
+            .await;
+        assert_plan(&text, &["alarm_delivery_pkey"], &SCAN, &about);
+        let text = s
+            .plan(outbox::GIVE_UP_OLD, |q| {
+                q.bind(now).bind(now).bind("old").bind(1_000_i64)
+            })
+            .await;
+        let parts = ["using alarm_delivery_", "alarm_delivery_pkey"];
         assert_plan(&text, &parts, &SCAN, &about);
+        let text = s
+            .plan(outbox::WAITING_OF_CHANNELS, |q| {
+                q.bind(vec!["often/channel-1"])
+            })
+            .await;
+        assert_plan(&text, &["using alarm_delivery_"], &SCAN, &about);
         let text = s
             .plan(outbox::OF_BATCHES, |q| q.bind(&ids).bind(20_i64))
             .await;
