@@ -65,7 +65,7 @@ impl LimitWaits {
         let Some(key) = keys.find(|key| self.queues.contains_key(*key)) else {
             return Some(run);
         };
-        self.insert(key, run);
+        self.insert(key.clone(), run);
         None
     }
 
@@ -75,13 +75,13 @@ impl LimitWaits {
     }
 
     /// Adds a run to a queue that is there. Replaces an entry of the same run.
-    fn insert(&mut self, key: &LimitKey, run: ClaimedRun) {
+    fn insert(&mut self, key: LimitKey, run: ClaimedRun) {
         self.remove(run.id);
-        let Some(queue) = self.queues.get_mut(key) else {
+        let Some(queue) = self.queues.get_mut(&key) else {
             return;
         };
         let place = run.limit_place();
-        self.places.insert(run.id, (key.clone(), place));
+        self.places.insert(run.id, (key, place));
         *self.lanes.entry(lane_of(&run)).or_default() += 1;
         queue.runs.insert(place, run);
     }
@@ -127,7 +127,7 @@ impl LimitWaits {
             );
             queue.try_at = at.clamp(earliest, latest);
         }
-        self.insert(&key, run);
+        self.insert(key, run);
     }
 
     /// Notes that an attempt of the run uses its limits. An end of its job then wakes the queues.

@@ -66,24 +66,13 @@ async fn ends_raise_alarms_by_indexes() {
     }
 }
 
-/// Events that wait and deliveries that are due are found among many old ones.
+/// A scheduler takes a few of the deliveries that are due.
 #[tokio::test]
-async fn the_outbox_of_alarms_uses_its_indexes() {
+async fn claims_of_deliveries_use_their_indexes() {
     for statistics in Statistics::USUAL {
         let s = filled(JOBS, &fill(), &TABLES, statistics).await;
         let about = format!("{statistics:?}");
         let (ids, now) = (vec![1_i64, 2, 3], START_MS + 19_950);
-        let text = s
-            .plan(outbox::WAITING, |q| q.bind(now).bind(1_000_i64))
-            .await;
-        let parts = ["InitPlan", "alarm_event_due", "(rule_id = ANY ("];
-        assert_plan(&text, &parts, &["Seq Scan", "Join", "Nested Loop"], &about);
-        let text = s
-            .plan(outbox::DECIDE, |q| {
-                q.bind(&ids).bind(vec![1_i16; 3]).bind(&ids)
-            })
-            .await;
-        assert_plan(&text, &["alarm_event_pkey"], &SCAN_AND_SORT, &about);
         let text = s
             .plan(outbox::DUE, |q| {
                 q.bind(now)
@@ -111,6 +100,27 @@ async fn the_outbox_of_alarms_uses_its_indexes() {
             })
             .await;
         assert_plan(&text, &["using alarm_delivery_"], &SCAN, &about);
+    }
+}
+
+/// Events that wait and deliveries that are due are found among many old ones.
+#[tokio::test]
+async fn the_outbox_of_alarms_uses_its_indexes() {
+    for statistics in Statistics::USUAL {
+        let s = filled(JOBS, &fill(), &TABLES, statistics).await;
+        let about = format!("{statistics:?}");
+        let (ids, now) = (vec![1_i64, 2, 3], START_MS + 19_950);
+        let text = s
+            .plan(outbox::WAITING, |q| q.bind(now).bind(1_000_i64))
+            .await;
+        let parts = ["InitPlan", "alarm_event_due", "(rule_id = ANY ("];
+        assert_plan(&text, &parts, &["Seq Scan", "Join", "Nested Loop"], &about);
+        let text = s
+            .plan(outbox::DECIDE, |q| {
+                q.bind(&ids).bind(vec![1_i16; 3]).bind(&ids)
+            })
+            .await;
+        assert_plan(&text, &["alarm_event_pkey"], &SCAN_AND_SORT, &about);
         let text = s
             .plan(outbox::OF_BATCHES, |q| q.bind(&ids).bind(20_i64))
             .await;
@@ -131,7 +141,9 @@ async fn the_outbox_of_alarms_uses_its_indexes() {
         let parts = ["alarm_event_due", "alarm_delivery_due"];
         assert_plan(&text, &parts, &["Seq Scan", "Sort", "Aggregate"], &about);
         let text = s
-            .plan(outbox::LOADS, |q| q.bind(&ids).bind(now).bind(10_001_i64))
+            .plan(outbox::LOADS, |q| {
+                q.bind(&ids).bind(now).bind(10_001_i64).bind(&ids)
+            })
             .await;
         let parts = ["run_live_job", "job_id = j.id"];
         assert_plan(&text, &parts, &SCAN, &about);

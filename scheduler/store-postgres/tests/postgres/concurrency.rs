@@ -415,9 +415,9 @@ async fn a_held_limit_delays_no_job_without_limits() {
         .expect("connects");
     let hold = "BEGIN; SELECT FROM run_limit FOR UPDATE";
     stopped.execute(hold).await.expect("holds it");
-    let begun = begin(&[&limited, &free]).await;
-    assert_eq!(begun.accepted, [free.attempt_id()]);
-    let reasons: Vec<_> = begun.limit_waits.iter().map(|wait| wait.reason).collect();
+    let of_both = begin(&[&limited, &free]).await;
+    assert_eq!(of_both.accepted, [free.attempt_id()]);
+    let reasons: Vec<_> = of_both.limit_waits.iter().map(|wait| wait.reason).collect();
     assert_eq!(reasons, [cueline_store::LimitWaitReason::Contested]);
     stopped.execute("ROLLBACK").await.expect("ends");
     assert_eq!(begin(&[&limited]).await.accepted, [limited.attempt_id()]);

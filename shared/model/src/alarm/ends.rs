@@ -108,7 +108,8 @@ fn events_of(
             (Condition::Failed, state) if state.is_failure() => about_run,
             (Condition::TimedOut, RunState::TimedOut)
             | (Condition::Lost, RunState::Lost)
-            | (Condition::Unroutable, RunState::Unroutable) => about_run,
+            | (Condition::Unroutable, RunState::Unroutable)
+            | (Condition::Missed, RunState::Skipped) => about_run,
             (Condition::FailedInARow(n), state) if state.is_failure() => match streak {
                 Some(streak) if streak.failures >= n => format!("{kind}:{n}:{}", streak.first_run),
                 _ => continue,
@@ -117,7 +118,6 @@ fn events_of(
                 Some(streak) => format!("{kind}:{}", streak.first_run),
                 None => continue,
             },
-            (Condition::Missed, RunState::Skipped) => about_run,
             _ => continue,
         };
         let missed = (end.state == RunState::Skipped).then_some(1);

@@ -156,15 +156,17 @@ fn calendar_events_elapse_when_systemd_says() {
     }
 }
 
+/// What stands between backquotes.
+fn code(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
 /// The table of the page. Each of its events is compared with `systemd-analyze` above.
 #[test]
 fn events_become_the_expressions_of_the_page() {
     let page = include_str!("../../../../../docs/from-systemd.md");
     let (_, section) = page.split_once("## Calendar events").unwrap();
     let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
-    fn code(cell: &str) -> Vec<&str> {
-        cell.split('`').skip(1).step_by(2).collect()
-    }
     let mut seen = 0;
     for row in rows {
         let [events, becomes] = row.trim_matches('|').split('|').collect::<Vec<_>>()[..] else {
