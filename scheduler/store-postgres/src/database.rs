@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use crate::counted_pool::CountedPool;
 use crate::error::{Error, Result};
-use crate::kept_connections::{CallConnection, KeptConnections};
+use crate::kept_connections::{CallConnection, KeptConnections, PING_TIMEOUT, TRUSTED_IDLE};
 use crate::partitions::{DAY_MS, Day, KnownPartitions};
 use crate::{PgOptions, PgStore, schema, url};
 
@@ -52,12 +52,6 @@ const GENERIC_PLAN_KEPT: u32 = 3;
 /// Connections that find sessions and API tokens. Each request needs one for a moment, and must not wait for the
 /// queries of other users.
 const AUTHENTICATION_CONNECTIONS: u32 = 2;
-
-/// A connection that was idle for longer than this is tested before use.
-pub(crate) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
-
-/// A tested connection that does not answer within this time is closed.
-pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Database {
     writers: CountedPool,

@@ -16,8 +16,13 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout};
 
 use crate::counted_pool::CountedPool;
-use crate::database::{PING_TIMEOUT, TRUSTED_IDLE};
 use crate::error::Result;
+
+/// A connection that was idle for longer than this is tested before use.
+pub(crate) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
+
+/// A tested connection that does not answer within this time is closed.
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// After this time a connection goes to its pool, which ends those that are too old.
 const KEPT_FOR: Duration = Duration::from_mins(10);

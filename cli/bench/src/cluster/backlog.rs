@@ -9,7 +9,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::time::{Instant, sleep};
 
 use super::Cluster;
-use super::scenarios::{STUCK_TIMEOUT, apply};
+use super::jobs::{STUCK_TIMEOUT, apply};
 use crate::load::Load;
 use crate::noop::Lateness;
 use crate::progress::{bar, wait};

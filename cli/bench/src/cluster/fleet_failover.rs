@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::Cluster;
 use super::failovers::Schedulers;
 use super::fleet_phase::{LOOK_EVERY, new_report, wait_until_accepting};
-use super::scenarios::apply;
+use super::jobs::apply;
 use crate::fleet_args::Fleet;
 use crate::fleet_queries::{Ends, Moves, last_heartbeats_spread_ms, last_run};
 use crate::load::Load;

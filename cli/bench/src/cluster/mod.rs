@@ -5,6 +5,7 @@ mod failovers;
 mod fleet;
 mod fleet_failover;
 mod fleet_phase;
+mod jobs;
 mod scenarios;
 mod snapshot;
 

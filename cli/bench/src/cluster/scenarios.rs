@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use cueline_model::{Actor, ActorKind};
 use tokio::time::{Instant, interval, sleep};
 
+use super::jobs::{STUCK_TIMEOUT, apply};
 use super::snapshot::Snapshot;
 use super::{Cluster, backlog};
 use crate::Host;
@@ -19,12 +19,8 @@ use crate::report::{Report, number};
 use crate::standalone::settle;
 use crate::worker::Question;
 
-/// Jobs that are applied in one call.
-const APPLY_BATCH: usize = 10_000;
 /// Schedulers are stopped this long before the jobs are due, so that they do not claim them early.
 const STOPPED: Duration = Duration::from_secs(4);
-/// Without progress for this long, a benchmark fails.
-pub(super) const STUCK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Starts a cluster and carries out one plan on it.
 pub(crate) async fn run(
@@ -99,21 +95,6 @@ async fn carry_out(
     let attempts = cluster.attempts().await?;
     report.add_consistency(runs, succeeded, attempts);
     Ok(report)
-}
-
-/// Creates the jobs.
-pub(super) async fn apply(cluster: &Cluster, load: &Load) -> Result<()> {
-    let bar = bar(load.jobs.len() as u64, "jobs");
-    for jobs in load.jobs.chunks(APPLY_BATCH) {
-        cluster
-            .store
-            .store
-            .apply_jobs(jobs, false, &Actor::new(ActorKind::User, "a benchmark"))
-            .await?;
-        bar.inc(jobs.len() as u64);
-    }
-    bar.finish_and_clear();
-    Ok(())
 }
 
 /// Waits until `all` runs have started and ended, with a progress bar. Returns when the last start was seen.
