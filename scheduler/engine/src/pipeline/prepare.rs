@@ -89,18 +89,12 @@ impl Duty for Prepare {
             self.store.begin_dispatch_in_lanes(node, &routed.dispatches),
             async { self.triggers.sign(written) }
         );
-        match begun {
+        let begun = match begun {
             Ok(mut begun) => {
                 if cueline_runtime::planted!("no_version_check") {
                     begun.accepted = routed.dispatches.iter().map(|d| d.attempt).collect();
                 }
-                let mut limited = Vec::new();
-                let dispatches = routed.runs.into_iter().zip(routed.dispatches).collect();
-                let results = self.add_triggers(dispatches, begun, ahead, &mut limited);
-                self.limits.settle(node, limited).await?;
-                if let Some(results) = results {
-                    self.lanes.settle(node, &batch, results).await?;
-                }
+                begun
             }
             Err(e) => {
                 // The runs may have been marked. Then a new claim finds them `dispatching`, with their executor.
@@ -110,15 +104,28 @@ impl Duty for Prepare {
                     .schedule(routed.runs.into_iter().chain(others).collect());
                 return Err(e);
             }
-        }
-        self.room.hold(node, routed.without_room).await?;
-        if !routed.unroutable.is_empty() {
-            self.unroutable.hold(routed.unroutable).await?;
+        };
+        let mut limited = Vec::new();
+        let dispatches = routed.runs.into_iter().zip(routed.dispatches).collect();
+        let results = self.add_triggers(dispatches, begun, ahead, &mut limited);
+        // The runs that wait are in memory only, so an error with some of them must not lose the others.
+        let limits = self.limits.settle(node, limited).await;
+        let lanes = match results {
+            Some(results) => self.lanes.settle(node, &batch, results).await,
+            None => Ok(()),
+        };
+        let room = self.room.hold(node, routed.without_room).await;
+        let unroutable = if routed.unroutable.is_empty() {
+            Ok(())
+        } else {
+            let held = self.unroutable.hold(routed.unroutable).await;
             // An executor that appeared between routing and holding did not wake these runs.
             if self.registry.changes() != changes {
                 self.claims.retry_unroutable();
             }
-        }
+            held
+        };
+        limits.and(lanes).and(room).and(unroutable)?;
         Ok(self.next_turn())
     }
 }

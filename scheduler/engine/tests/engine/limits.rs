@@ -5,7 +5,7 @@ use cueline_model::{OutcomeKind, RunId, RunState};
 use cueline_protocol::Trigger;
 use serde_json::{Value, json};
 
-use crate::fixture::{FakeExecutor, Fixture, actor, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, actor, tick};
 
 const NAMES: [&str; 3] = ["e1", "e2", "e3"];
 
@@ -396,4 +396,29 @@ async fn runs_of_lanes_of_executors_wait_for_a_limit_up_to_the_backlog() {
     let count = |state| states.iter().filter(|s| **s == state).count();
     assert_eq!(count(RunState::Scheduled), 3, "{states:?}");
     assert_eq!(count(RunState::Discarded), 4, "{states:?}");
+}
+
+/// The store fails while a run beyond the backlog ends. Another run of the same batch waits for its lane, and goes on.
+#[tokio::test]
+async fn a_failed_discard_strands_no_other_run_of_its_batch() {
+    let mut limited = rate(1, "hour");
+    limited["scope"] = json!("executor");
+    limited["block"] = json!("serial");
+    limited["backlog"] = json!(1);
+    let serial = json!({ "block": "serial" });
+    let (fixture, mut engine, executors) = given(&[("a", limited), ("b", serial)]).await;
+    let (published, _) = trigger(&fixture, &mut engine, 1_000, &["a", "a", "b"]).await;
+    assert_eq!(published, 2);
+    take(&executors).await;
+    fixture.set(1_010);
+    fixture.trigger("a").await;
+    let waits = fixture.trigger("b").await;
+    fixture.store.fail_next("ingest_reports", Fault::Before);
+    engine.claim().await.expect("claims");
+    engine.prepare().await.expect_err("the discard fails");
+    assert_eq!(settle(&mut engine).await, 1);
+    let taken = take(&executors).await;
+    assert_eq!(taken[0].1.run, waits);
+    let states = fixture.states("a").await;
+    assert!(states.contains(&RunState::Discarded), "{states:?}");
 }
