@@ -61,7 +61,8 @@ impl KeptConnections {
 
     /// A connection: one that is kept, or one of the pool.
     pub(crate) async fn acquire(&self) -> Result<CallConnection<'_>> {
-        while let Some(mut kept) = self.pop() {
+        let newest = self.lock().pop();
+        if let Some(mut kept) = newest {
             let is_trusted = kept.used_at.elapsed() < TRUSTED_IDLE
                 || matches!(timeout(PING_TIMEOUT, kept.conn.ping()).await, Ok(Ok(())));
             if is_trusted {
@@ -72,8 +73,9 @@ impl KeptConnections {
                     permit: None,
                 });
             }
-            // The pool would test it again.
+            // The others are older. Each would take as long to fail, here or in the pool.
             drop(kept.conn.detach());
+            self.detach_all();
         }
         Ok(CallConnection {
             owner: self,
@@ -83,9 +85,11 @@ impl KeptConnections {
         })
     }
 
-    /// The one that was used last.
-    fn pop(&self) -> Option<Kept> {
-        self.lock().pop()
+    /// Ends all connections that are kept.
+    fn detach_all(&self) {
+        for kept in self.lock().drain(..) {
+            drop(kept.conn.detach());
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Kept>> {
@@ -113,10 +117,7 @@ impl KeptConnections {
 impl Drop for KeptConnections {
     fn drop(&mut self) {
         // Without a runtime, a connection cannot return to its pool.
-        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for kept in kept.drain(..) {
-            drop(kept.conn.detach());
-        }
+        self.detach_all();
     }
 }
 
@@ -124,10 +125,15 @@ impl CallConnection<'_> {
     /// Keeps the connection for the next call. Call it when all statements have ended.
     pub(crate) fn keep(self) {
         let now = Instant::now();
-        if self.owner.pool.is_closed() || now - self.since >= KEPT_FOR {
+        if now - self.since >= KEPT_FOR {
             return;
         }
-        self.owner.lock().push(Kept {
+        // Looked at under the lock: a closing pool waits for each connection, also for one that is kept too late.
+        let mut kept = self.owner.lock();
+        if self.owner.pool.is_closed() {
+            return;
+        }
+        kept.push(Kept {
             conn: self.conn,
             since: self.since,
             used_at: now,
