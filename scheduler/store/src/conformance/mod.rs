@@ -6,6 +6,7 @@
 mod account_steps;
 pub mod accounts;
 pub mod alarm_outbox;
+pub mod alarm_places;
 pub mod alarms;
 pub mod api_tokens;
 pub mod audit;
@@ -82,10 +83,11 @@ macro_rules! store_conformance {
                 a_condition_raises_an_alarm_when_it_begins,
                 a_condition_ends_after_several_checks, one_node_checks_alarms, the_load_of_jobs_is_what_waits,
                 a_postponed_run_waits_since_its_fire_time;
-            alarm_outbox: events_of_an_interval_are_one_message, a_delivery_is_sent_until_it_is_settled, nodes_share_deliveries,
-                a_channel_takes_some_places_only, a_failing_channel_gets_one_place, a_namespace_takes_some_places_only,
-                old_messages_are_given_up, waiting_messages_of_a_channel_are_bounded, a_silence_keeps_alarms_from_being_sent, silences_are_bounded,
+            alarm_outbox: events_of_an_interval_are_one_message, a_delivery_is_sent_until_it_is_settled,
+                a_silence_keeps_alarms_from_being_sent, silences_are_bounded,
                 alarms_of_a_deleted_rule_are_dropped, a_channel_is_tested, alarms_are_listed, old_alarms_are_deleted;
+            alarm_places: nodes_share_deliveries, a_channel_takes_some_places_only, a_failing_channel_gets_one_place,
+                a_namespace_takes_some_places_only, old_messages_are_given_up, waiting_messages_of_a_channel_are_bounded;
             situations: a_situation_is_complete;
             pauses: a_pause_ends_waiting_runs_of_its_jobs, a_pause_lets_nothing_follow, a_paused_job_is_not_retried,
                 plans_that_change_in_parts_lose_no_fire_time, another_node_finishes_a_pause, a_paused_fixed_delay_job_goes_on,
@@ -211,6 +213,7 @@ mod tests {
         for module in [
             include_str!("accounts.rs"),
             include_str!("alarm_outbox.rs"),
+            include_str!("alarm_places.rs"),
             include_str!("alarms.rs"),
             include_str!("api_tokens.rs"),
             include_str!("audit.rs"),
