@@ -125,6 +125,8 @@ pub(crate) enum Command {
     Cron(CronCommand),
     /// Check server, executors and data, and print a hint for each problem
     Doctor(DoctorArgs),
+    /// Say whether a server or a worker is ready; the status is 1 if it is not
+    Health,
     /// Processes that run until SIGTERM.
     #[command(flatten)]
     Role(RoleArgs),

@@ -30,6 +30,7 @@ mod failure;
 mod flow;
 mod forecast;
 mod guard;
+mod health;
 mod human;
 mod import;
 mod import_args;
@@ -233,6 +234,7 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
         Command::Audit(command) => audit::run(&api()?, out, command).await,
         Command::Import(command) => import::run(&cli.server, out, &command).await,
         Command::Cron(command) => cron::run(out, command),
+        Command::Health => health::run(&api()?, out).await,
         Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,
         Command::Role(args) => role(args, native).await,
         Command::Migrate(args) => migrate::run(out, &args).await,

@@ -21,6 +21,7 @@ fn the_help_names_every_command() {
         "import",
         "cron",
         "doctor",
+        "health",
         "standalone",
         "scheduler",
         "worker",
@@ -165,6 +166,7 @@ fn an_unreachable_server_is_reported_with_a_hint() {
         &["run", "show", "1"],
         &["trigger", "a"],
         &["executor", "list"],
+        &["health"],
     ] {
         let ended = home.run(&[&["--url", url], args].concat());
         assert_eq!(ended.status, 1, "{ended:#?}");

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::command::Home;
+use crate::http::Recorder;
 
 pub(crate) const START: [&str; 5] = ["standalone", "--listen", "127.0.0.1:0", "--data", "data"];
 
@@ -344,6 +345,27 @@ fn doctor_reports_no_problem_of_a_healthy_server() {
             "{what}: {doctor:#?}"
         );
     }
+}
+
+#[test]
+fn a_ready_server_is_healthy_without_a_token() {
+    let server = Server::start();
+    let url = format!("http://127.0.0.1:{}", server.port());
+    let home = Home::new();
+    let health = home.run(&["--url", &url, "health"]);
+    assert_eq!(health.good(), format!("{url} is ready\n"));
+}
+
+#[test]
+fn a_process_that_is_not_ready_is_not_healthy_and_says_why() {
+    let worker = Recorder::start(|_| {
+        let problem = r#"{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"no broker lease"}"#;
+        ("503 Service Unavailable".to_owned(), problem.to_owned())
+    });
+    let health = Home::new().run(&["--url", &worker.url, "health"]);
+    assert_eq!(health.status, 1, "{health:#?}");
+    assert!(health.stderr.contains("no broker lease"), "{health:#?}");
+    assert_eq!(worker.requests()[0].line, "GET /readyz HTTP/1.1");
 }
 
 #[test]

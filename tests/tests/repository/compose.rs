@@ -63,28 +63,38 @@ fn networks<'a>(compose: &'a Value, service: &str) -> BTreeSet<&'a str> {
     networks
 }
 
+/// The volumes of a service: name, path in the container, and whether it can only read.
+fn volumes(service: &Value) -> Vec<(&str, &str, bool)> {
+    let parts = texts(&service["volumes"]).into_iter().map(|volume| {
+        let (name, path) = volume.split_once(':').expect("name:path");
+        match path.split_once(':') {
+            Some((path, mode)) => (name, path, mode == "ro"),
+            None => (name, path, false),
+        }
+    });
+    parts.collect()
+}
+
+/// The service that makes the secrets of the others.
+const SECRETS: &str = "secrets";
+
 #[test]
 fn workers_reach_the_broker_and_neither_the_database_nor_a_scheduler() {
     for (broker, text) in FILES {
         let compose = load(text);
         let database = networks(&compose, "postgres");
         let queues = networks(&compose, broker);
-        let named =
-            |role: &'static str| services(&compose).filter(move |(name, _)| name.starts_with(role));
-        assert_eq!(
-            (named("scheduler-").count(), named("worker-").count()),
-            (2, 3)
-        );
-        for (scheduler, _) in named("scheduler-") {
+        let of_worker = networks(&compose, "worker");
+        assert!(!of_worker.is_disjoint(&queues), "{broker}");
+        assert!(of_worker.is_disjoint(&database), "{broker}");
+        for scheduler in ["scheduler-1", "scheduler-2"] {
             let of_scheduler = networks(&compose, scheduler);
             assert!(!of_scheduler.is_disjoint(&database), "{scheduler}");
             assert!(!of_scheduler.is_disjoint(&queues), "{scheduler}");
-            for (worker, _) in named("worker-") {
-                let of_worker = networks(&compose, worker);
-                assert!(!of_worker.is_disjoint(&queues), "{broker}: {worker}");
-                assert!(of_worker.is_disjoint(&database), "{broker}: {worker}");
-                assert!(of_worker.is_disjoint(&of_scheduler), "{broker}: {worker}");
-            }
+            assert!(
+                of_worker.is_disjoint(&of_scheduler),
+                "{broker}: {scheduler}"
+            );
         }
     }
 }
@@ -107,7 +117,11 @@ fn only_the_api_is_published_and_only_on_this_machine() {
     for (broker, text) in FILES {
         let compose = load(text);
         for (name, service) in services(&compose) {
-            assert!(service["network_mode"].is_null(), "{broker}: {name}");
+            if name == SECRETS {
+                assert_eq!(service["network_mode"], "none", "{broker}");
+            } else {
+                assert!(service["network_mode"].is_null(), "{broker}: {name}");
+            }
             let ports = texts(&service["ports"]);
             let api = name.starts_with("scheduler-");
             assert_eq!(ports.len(), usize::from(api), "{broker}: {name} {ports:?}");
@@ -153,26 +167,58 @@ fn is_secret(variable: &str) -> bool {
 fn secrets_are_files_and_each_container_has_only_its_own() {
     for (broker, text) in FILES {
         let compose = load(text);
-        for (secret, source) in compose["secrets"].as_object().expect("secrets") {
-            assert_eq!(source["file"], format!("./secrets/{secret}"), "{broker}");
-        }
+        let readers = [
+            ("postgres", "postgres"),
+            (broker, "broker"),
+            ("scheduler-1", "scheduler"),
+            ("scheduler-2", "scheduler"),
+            ("worker", "worker"),
+            ("cli", "client"),
+        ];
         for (name, service) in services(&compose) {
-            let secrets = texts(&service["secrets"]);
-            let environment = service["environment"].as_object();
-            for (variable, value) in environment.into_iter().flatten() {
-                let file = value
-                    .as_str()
-                    .and_then(|text| text.strip_prefix("/run/secrets/"));
-                match file {
-                    Some(file) => assert!(secrets.contains(file), "{broker}: {name} {variable}"),
-                    None => assert!(!is_secret(variable), "{broker}: {name} {variable}"),
+            let of_secrets = volumes(service)
+                .into_iter()
+                .filter(|(volume, ..)| volume.contains("-secrets-"));
+            let found: BTreeSet<_> = of_secrets.collect();
+            let volume = |owner| format!("{broker}-secrets-{owner}");
+            let folder = |owner| format!("/run/secrets/{owner}");
+            if name == SECRETS {
+                let owners: BTreeSet<_> = readers.iter().map(|(_, owner)| *owner).collect();
+                assert_eq!(found.len(), owners.len(), "{broker}: {found:?}");
+                for owner in owners {
+                    let (volume, folder) = (volume(owner), folder(owner));
+                    assert!(found.contains(&(volume.as_str(), folder.as_str(), false)));
                 }
+                continue;
             }
-            if name.starts_with("worker-") {
-                let account = format!("{broker}-{name}-url");
-                let own = BTreeSet::from(["trusted.keys", "enrol.token", account.as_str()]);
-                assert_eq!(secrets, own, "{broker}: {name}");
+            let (_, owner) = readers
+                .iter()
+                .find(|(reader, _)| *reader == name)
+                .expect("a reader");
+            let expected = (volume(owner), folder(owner));
+            let expected = BTreeSet::from([(expected.0.as_str(), expected.1.as_str(), true)]);
+            assert_eq!(found, expected, "{broker}: {name}");
+            for (variable, value) in service["environment"].as_object().into_iter().flatten() {
+                let is_own = value
+                    .as_str()
+                    .is_some_and(|path| path.starts_with(&format!("{}/", folder(owner))));
+                assert!(
+                    is_own || !is_secret(variable),
+                    "{broker}: {name} {variable}"
+                );
             }
+        }
+    }
+}
+
+#[test]
+fn workers_share_their_state_and_no_other_container_has_it() {
+    for (broker, text) in FILES {
+        let compose = load(text);
+        let state = format!("{broker}-workers");
+        for (name, service) in services(&compose) {
+            let has_it = volumes(service).iter().any(|(volume, ..)| *volume == state);
+            assert_eq!(has_it, name == "worker", "{broker}: {name}");
         }
     }
 }

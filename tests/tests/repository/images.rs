@@ -6,8 +6,37 @@ use std::path::Path;
 /// The image that `infra/docker/Dockerfile` builds. It is not pulled, so it has no digest.
 const OWN: &str = "cueline";
 
-/// The images of others that a Dockerfile or a compose file names.
-fn images(text: &str) -> Vec<&str> {
+/// The digests that a file gives by a variable, so that stand-ins of `infra/dev/images` can do without: `ARG NAME=@sha256:…` in a
+/// Dockerfile, `${NAME-@sha256:…}` in a compose file.
+fn digests(text: &str) -> Vec<(&str, &str)> {
+    let in_dockerfiles = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("ARG ")?.split_once('='));
+    let in_compose_files = text
+        .split("${")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('}')?.0.split_once('-'));
+    in_dockerfiles
+        .chain(in_compose_files)
+        .filter(|(name, _)| name.ends_with("_DIGEST"))
+        .collect()
+}
+
+/// The image with the digest that its variable has by default.
+fn resolved(image: &str, text: &str) -> String {
+    let Some((tag, variable)) = image.split_once("${") else {
+        return image.to_owned();
+    };
+    let name = variable.split(['-', '}']).next().unwrap_or_default();
+    let mut known = digests(text).into_iter();
+    match known.find(|(known, _)| *known == name) {
+        Some((_, digest)) => format!("{tag}{digest}"),
+        None => image.to_owned(),
+    }
+}
+
+/// The images of others that a Dockerfile or a compose file names, with their digests.
+fn images(text: &str) -> Vec<String> {
     let mut stages = vec!["scratch"];
     let mut found: Vec<&str> = Vec::new();
     for line in text.lines() {
@@ -27,7 +56,7 @@ fn images(text: &str) -> Vec<&str> {
         }
     }
     found.retain(|image| !stages.contains(image) && image.split(':').next() != Some(OWN));
-    found
+    found.iter().map(|image| resolved(image, text)).collect()
 }
 
 /// Whether the image has a tag and a whole digest.
@@ -96,9 +125,33 @@ fn one_tag_has_the_same_digest_in_all_files() {
         let Some((tag, digest)) = image.split_once('@') else {
             continue;
         };
-        let known = *digests.entry(tag).or_insert(digest);
+        let known = digests
+            .entry(tag.to_owned())
+            .or_insert_with(|| digest.to_owned());
         assert_eq!(known, digest, "{tag} has two digests");
     }
+}
+
+#[test]
+fn a_variable_has_the_same_digest_in_all_files() {
+    let files = files();
+    let mut known = BTreeMap::new();
+    for (name, digest) in files.iter().flat_map(|(_, text)| digests(text)) {
+        assert!(is_pinned(&format!("a:1{digest}")), "{name} {digest}");
+        assert_eq!(*known.entry(name).or_insert(digest), digest, "{name}");
+    }
+    assert_eq!(known.len(), 5, "{known:?}");
+}
+
+#[test]
+fn the_label_of_an_image_has_the_version_of_the_workspace() {
+    let dockerfile = include_str!("../../../infra/docker/Dockerfile");
+    let label = concat!(
+        "org.opencontainers.image.version=\"",
+        env!("CARGO_PKG_VERSION"),
+        "\""
+    );
+    assert_eq!(dockerfile.matches(label).count(), 2, "{label}");
 }
 
 #[test]
@@ -108,6 +161,17 @@ fn images_are_found_in_dockerfiles_and_in_compose_files() {
     assert_eq!(images(dockerfile), ["rust:1", "debian:12", "busybox:1"]);
     let compose = "services:\n  a:\n    image: cueline:0.1.0\n  b:\n    image: \"nats:2\"\n";
     assert_eq!(images(compose), ["nats:2"]);
+}
+
+#[test]
+fn a_variable_stands_for_the_digest_that_it_has_by_default() {
+    let dockerfile = "ARG A_DIGEST=@sha256:12\nFROM rust:1${A_DIGEST}\nFROM nats:2${B_DIGEST}\n";
+    assert_eq!(
+        images(dockerfile),
+        ["rust:1@sha256:12", "nats:2${B_DIGEST}"]
+    );
+    let compose = "services:\n  a:\n    image: nats:2${C_DIGEST-@sha256:34}\n";
+    assert_eq!(images(compose), ["nats:2@sha256:34"]);
 }
 
 #[test]

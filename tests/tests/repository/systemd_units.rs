@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const SCHEDULER: &str = include_str!("../../../infra/systemd/cueline-scheduler.service");
+const STANDALONE: &str = include_str!("../../../infra/systemd/cueline-standalone.service");
 const WORKER: &str = include_str!("../../../infra/systemd/cueline-worker@.service");
 const RUN_AS: &str = include_str!("../../../infra/systemd/run-as.conf");
 
@@ -64,14 +65,16 @@ fn forgotten<'a>(unit: &str, restrictions: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn each_unit_sets_every_restriction_or_says_why_not() {
-    for unit in [SCHEDULER, WORKER] {
+    for unit in [SCHEDULER, STANDALONE, WORKER] {
         assert_eq!(forgotten(unit, &RESTRICTIONS), Vec::<&str>::new(), "{unit}");
         assert_eq!(values(unit, "UMask"), ["0077"]);
         assert_eq!(values(unit, "CapabilityBoundingSet"), [""]);
         assert_eq!(values(unit, "NoNewPrivileges"), ["yes"]);
     }
     assert_eq!(values(SCHEDULER, "ProtectSystem"), ["strict"]);
-    assert_eq!(values(WORKER, "StateDirectoryMode"), ["0700"]);
+    for unit in [STANDALONE, WORKER] {
+        assert_eq!(values(unit, "StateDirectoryMode"), ["0700"]);
+    }
 }
 
 #[test]
@@ -124,7 +127,7 @@ fn systemd_accepts_the_units() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         // systemd looks for the program, which is not installed here.
-        let text = text.replace("/usr/local/bin/cueline", "/bin/true");
+        let text = text.replace("ExecStart=cueline ", "ExecStart=/bin/true ");
         let path = folder.path().join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("makes folders");
         std::fs::write(path, text).expect("writes");
@@ -134,6 +137,7 @@ fn systemd_accepts_the_units() {
         &format!("{SCHEDULER}\n[Service]\nProtectsystem=strict\n"),
     );
     write("cueline-scheduler.service", SCHEDULER);
+    write("cueline-standalone.service", STANDALONE);
     write("cueline-worker@billing.service", WORKER);
     write("cueline-worker@deploy.service", WORKER);
     write("cueline-worker@deploy.service.d/run-as.conf", RUN_AS);
@@ -151,6 +155,7 @@ fn systemd_accepts_the_units() {
     }
     let units = [
         "cueline-scheduler.service",
+        "cueline-standalone.service",
         "cueline-worker@billing.service",
         "cueline-worker@deploy.service",
     ];
