@@ -30,7 +30,8 @@ impl Database {
     /// Creates a database on the server that `url` names.
     pub(crate) async fn create(url: &str, name: &str) -> Result<Self> {
         let admin = PgConnectOptions::from_str(url)?.application_name("cueline bench");
-        let name = format!("cueline_bench_{}_{name}", std::process::id());
+        // The name stands without quotes in statements, and a scenario is called `lane-gap`.
+        let name = format!("cueline_bench_{}_{name}", std::process::id()).replace('-', "_");
         let mut connection = PgConnection::connect_with(&admin)
             .await
             .context("--store: failed to connect")?;

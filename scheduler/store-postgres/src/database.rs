@@ -135,9 +135,12 @@ impl Database {
             ("enable_seqscan", "off"),
             ("random_page_cost", "1.1"),
         ]);
-        let generic = writing
-            .clone()
-            .options([("plan_cache_mode", "force_generic_plan")]);
+        // Their statements look up single rows, or the few live runs of a job. The planner, which knows of no runs yet, may
+        // choose bitmaps, which are made for many rows.
+        let generic = writing.clone().options([
+            ("plan_cache_mode", "force_generic_plan"),
+            ("enable_bitmapscan", "off"),
+        ]);
         let writers = pool(&options, options.writers)
             .connect_with(writing)
             .await?;

@@ -1,14 +1,16 @@
 //! Ingests reports. One statement reads the runs, decisions are made in memory, and a few statements write.
 //!
-//! Nearly all reports are plain successes. These are decided without locks, and the statement that ends runs checks
-//! that they are unchanged. If one has changed, the batch is decided again with its runs locked. If a decision reads or
-//! changes a job, the job is locked first.
+//! Nearly all reports are plain successes, and need no decision: [`plain_ends`](crate::plain_ends) ends them before. Of the
+//! others, ends on which nothing depends are decided without locks, and the statement that ends runs checks that they are
+//! unchanged. If one has changed, the batch is decided again with its runs locked. If a decision reads or changes a job,
+//! the job is locked first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use cueline_model::{AttemptEvent, RunKind, Timestamp};
 use cueline_store::adapter::convert::{run_kind, run_state, to_i64, to_u32};
 use cueline_store::adapter::log_lines::NewLines;
+use cueline_store::adapter::plain_ends::add_summary;
 use cueline_store::adapter::report_batch::{
     BatchWrites, ReportBatch, earlier_attempts, required_jobs,
 };
@@ -18,8 +20,8 @@ use cueline_store::adapter::snapshot::{
 use cueline_store::adapter::timeline::TimelineEvent;
 use cueline_store::adapter::transition::Transition;
 use cueline_store::{AttemptReport, ErrorKind, IngestSummary, StoreError};
-use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{FromRow as _, Row as _};
 
 use crate::columns::{column, id_range, sparse, state_code, to_i32};
 use crate::end_runs::end_runs;
@@ -122,6 +124,22 @@ struct Snapshots {
 
 impl PgStore {
     pub(crate) async fn ingest_reports(&self, reports: &[AttemptReport]) -> Result<IngestSummary> {
+        let (mut summary, others) = self.end_plainly(reports).await?;
+        if others.len() == reports.len() {
+            return self.ingest_others(reports).await;
+        }
+        if !others.is_empty() {
+            let (positions, others): (Vec<usize>, Vec<AttemptReport>) = others
+                .into_iter()
+                .map(|(at, other)| (at, other.clone()))
+                .unzip();
+            let of_others = self.ingest_others(&others).await?;
+            add_summary(&mut summary, of_others, &positions);
+        }
+        Ok(summary)
+    }
+
+    async fn ingest_others(&self, reports: &[AttemptReport]) -> Result<IngestSummary> {
         if reports.is_empty() {
             return Ok(IngestSummary::default());
         }
@@ -268,39 +286,66 @@ async fn read_earlier_executors(
     Ok(set_earlier_executors(runs, &rows)?)
 }
 
+/// The columns of [`SNAPSHOTS`] by their places, because each access by name searches for it.
+type SnapshotRow<'r> = (
+    i64,
+    i64,
+    i16,
+    i16,
+    i32,
+    i32,
+    i32,
+    bool,
+    Option<i64>,
+    Option<bool>,
+    Option<bool>,
+    Option<i16>,
+    Option<i64>,
+    Option<bool>,
+    Option<&'r str>,
+    Option<&'r str>,
+);
+
 /// A run before the reports. If it has no job version, its job is deleted.
 fn snapshot(row: &PgRow) -> Result<RunSnapshot> {
-    let number = |column: &str| row.try_get::<i32, _>(column).map(to_u32);
-    let flag = |column: &str| {
-        row.try_get::<Option<bool>, _>(column)
-            .map(|f| f == Some(true))
-    };
-    let version: Option<i64> = row.try_get("version")?;
-    let children: Option<i16> = row.try_get("children")?;
-    let (group, executor): (Option<&str>, Option<&str>) =
-        (row.try_get("executor_group")?, row.try_get("executor")?);
-    let job = JobSnapshot {
-        version: version.unwrap_or_default(),
-        enabled: flag("enabled")?,
-        fixed_delay: flag("fixed_delay")?,
+    let (
+        id,
+        job_id,
+        kind,
+        state,
+        attempt,
+        retries,
+        reruns,
+        cancel_requested,
+        version,
+        enabled,
+        fixed_delay,
+        children,
+        paused_until,
+        failing,
+        executor,
+        group,
+    ) = SnapshotRow::from_row(row)?;
+    let job = version.map(|version| JobSnapshot {
+        version,
+        enabled: enabled == Some(true),
+        fixed_delay: fixed_delay == Some(true),
         children: Children::from_code(i64::from(children.unwrap_or_default())),
-        paused_until: row
-            .try_get::<Option<i64>, _>("paused_until")?
-            .map(Timestamp::from_millis),
-        failing: flag("failing")?,
-    };
+        paused_until: paused_until.map(Timestamp::from_millis),
+        failing: failing == Some(true),
+    });
     Ok(RunSnapshot {
-        id: row.try_get("id")?,
-        job_id: row.try_get("job_id")?,
-        manual: run_kind(row.try_get::<i16, _>("kind")?).is_ok_and(|k| k == RunKind::Manual),
-        state: run_state(row.try_get::<i16, _>("state")?)?,
-        attempt: number("attempt")?,
-        retries: number("retries")?,
-        reruns: number("reruns")?,
-        cancel_requested: row.try_get("cancel_requested")?,
+        id,
+        job_id,
+        manual: run_kind(kind).is_ok_and(|k| k == RunKind::Manual),
+        state: run_state(state)?,
+        attempt: to_u32(attempt),
+        retries: to_u32(retries),
+        reruns: to_u32(reruns),
+        cancel_requested,
         executor: executor_of_row(group, executor)?,
         earlier: BTreeMap::new(),
-        job: version.map(|_| job),
+        job,
     })
 }
 

@@ -26,7 +26,7 @@ macro_rules! contested {
                 WHEN l.state = 0 THEN NOT l.cancel_requested
                     AND l.due_at <= greatest(g.until, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id) < (g.last_at, g.last_run)
-                    AND ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
+                    AND ($10 OR ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id)
                 WHEN g.has_places THEN NOT $10 OR ($8::bigint[])[width_bucket(l.id, $8::bigint[])] IS DISTINCT FROM l.id
                 ELSE l.executor <> g.executor OR l.published_group IS NOT NULL
                     OR (NOT $10 AND l.state = 1 AND l.claimed_by IS DISTINCT FROM $9)
@@ -42,7 +42,7 @@ macro_rules! contested {
 /// - An attempt matters that is at another executor or in another group, whose place counts, or, before the marks, that
 ///   another node is publishing.
 /// - A due run that is `scheduled` matters if it is older than the last of the batch: after the marks, it may have been
-///   returned since the first look.
+///   returned since the first look. Then it may be one of the batch, whose attempt was published before.
 pub(crate) const CONTESTED: &str = contested!();
 
 /// After the marks: the runs of `$8` that may have lost theirs, and whether that is because of their job; and the lanes of
@@ -74,7 +74,7 @@ pub(crate) const LOST: &str = concat!(
 
 /// The facts of each lane. One look at the live runs of its job, whatever number of requests the lane has.
 ///
-/// `$6` are the runs of the batch, sorted. `$8` is a test's clock.
+/// `$6` are the runs that do not count while they are `scheduled`, sorted. `$8` is a test's clock.
 pub(crate) const FACTS: &str = "
     SELECT g.position, f.* FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::bigint[], $5::bigint[], $9::bigint[])
             WITH ORDINALITY g (job_id, shard_index, executor, until, at, run, position)
@@ -136,13 +136,24 @@ struct Question {
     node: NodeId,
     /// The runs of the batch, sorted.
     runs: Vec<i64>,
+    look: Look,
     /// That of a test.
     clock: Option<i64>,
 }
 
+impl Question {
+    /// Runs that do not wait because this call asks for them. After the marks none: one that is `scheduled` then was returned.
+    fn left_out(&self) -> &[i64] {
+        match self.look {
+            Look::BeforeMarks => &self.runs,
+            Look::AfterMarks => &[],
+        }
+    }
+}
+
 /// Binds the parameters of [`CONTESTED`].
 macro_rules! bind_contested {
-    ($query:expr, $look:expr, $groups:expr, $question:expr) => {
+    ($query:expr, $groups:expr, $question:expr) => {
         $query
             .bind(column($groups, |g| g.lane.job.0))
             .bind(column($groups, |g| to_i32(g.lane.shard)))
@@ -153,7 +164,7 @@ macro_rules! bind_contested {
             .bind(column($groups, |g| g.last.1))
             .bind(&$question.runs)
             .bind($question.node.0)
-            .bind($look == Look::AfterMarks)
+            .bind($question.look == Look::AfterMarks)
             .bind($question.clock)
     };
 }
@@ -170,7 +181,7 @@ async fn read_facts(
         .bind(column(groups, |g| g.executor.as_str()))
         .bind(column(groups, |g| g.until.as_millis()))
         .bind(column(groups, |g| g.first.0))
-        .bind(&question.runs)
+        .bind(question.left_out())
         .bind(question.node.0)
         .bind(question.clock)
         .bind(column(groups, |g| g.first.1))
@@ -232,10 +243,10 @@ impl PgStore {
         if groups.is_empty() {
             return Ok(Vec::new());
         }
-        let question = self.question(node, requests);
+        let question = self.question(node, requests, Look::BeforeMarks);
         let mut conn = self.db.generic_plan().await?;
         let query = sqlx::query_scalar(CONTESTED);
-        let contested: Vec<i64> = bind_contested!(query, Look::BeforeMarks, groups, question)
+        let contested: Vec<i64> = bind_contested!(query, groups, question)
             .fetch_all(&mut *conn)
             .await?;
         let index = |position: i64| usize::try_from(position - 1).ok();
@@ -253,7 +264,7 @@ impl PgStore {
         requests: &[DispatchRequest],
         groups: &[LaneGroup<'_>],
     ) -> Result<(Vec<AttemptId>, Vec<LaneFacts>)> {
-        let question = self.question(node, requests);
+        let question = self.question(node, requests, Look::AfterMarks);
         // The lanes with several runs, by their indexes in `groups`.
         let shared = groups.iter().enumerate();
         let shared = shared.filter(|(_, group)| group.members().len() > 1);
@@ -271,7 +282,7 @@ impl PgStore {
         let kinds: Vec<i16> = kinds.collect();
         let versions: Vec<i64> = of_runs.values().map(|r| r.job_version).collect();
         let query = sqlx::query_as(LOST);
-        let rows: Vec<LostRow> = bind_contested!(query, Look::AfterMarks, &shared, question)
+        let rows: Vec<LostRow> = bind_contested!(query, &shared, question)
             .bind(versions)
             .bind(kinds)
             .fetch_all(&mut *conn)
@@ -304,11 +315,12 @@ impl PgStore {
         Ok((changed, facts))
     }
 
-    fn question(&self, node: NodeId, requests: &[DispatchRequest]) -> Question {
+    fn question(&self, node: NodeId, requests: &[DispatchRequest], look: Look) -> Question {
         let runs: BTreeSet<i64> = requests.iter().map(|r| r.attempt.run.0).collect();
         Question {
             node,
             runs: runs.into_iter().collect(),
+            look,
             clock: self.db.test_clock().map(Timestamp::as_millis),
         }
     }

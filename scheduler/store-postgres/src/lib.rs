@@ -51,6 +51,7 @@ mod nodes;
 mod oldest_queued;
 mod options;
 mod partitions;
+mod plain_ends;
 #[cfg(test)]
 mod query_plan_tests;
 mod retention;

@@ -150,8 +150,8 @@ CREATE UNIQUE INDEX run_fire ON run (fire_key, job_id, kind, shard_index);
 -- Runs of a job, by blocks of 16,384 ids: the new entries of all jobs are close together.
 CREATE INDEX run_by_job ON run (id >> 14, job_id);
 CREATE INDEX run_live ON run (state, claimed_by) WHERE state < 10;
--- The lanes of a job.
-CREATE INDEX run_lane ON run (job_id) WHERE state < 10;
+-- The lanes of a job. An index that names the state in its condition is written at each change of the state.
+CREATE INDEX run_lane ON run (job_id) WHERE ended_at IS NULL;
 CREATE INDEX run_waiting ON run (due_at) WHERE claimed_by IS NULL AND state < 2;
 CREATE INDEX run_delays_next_fire ON run (job_id) WHERE delays_next_fire = 1 AND state < 10;
 CREATE INDEX run_cancelling ON run (id) WHERE cancel_requested = 1 AND state < 10;

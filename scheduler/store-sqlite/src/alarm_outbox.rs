@@ -91,7 +91,7 @@ const HOLD: &str =
 pub(crate) const LOADS: &str = "
     SELECT w.job_id, count(*), w.id, min(w.due_at) FROM (
         SELECT r.job_id, r.id, iif(r.attempt = 1 AND r.kind NOT IN (2, 4), min(r.due_at, r.fire_at + (e.value ->> 1)), r.due_at) AS due_at
-        FROM json_each(?1) e CROSS JOIN run r WHERE r.job_id = e.value ->> 0 AND r.state < 10 AND r.state < 3) w
+        FROM json_each(?1) e CROSS JOIN run r WHERE r.job_id = e.value ->> 0 AND r.ended_at IS NULL AND r.state < 3) w
     WHERE w.due_at <= ?2 GROUP BY w.job_id";
 
 const LEVELS: &str = "SELECT subject, absent_checks FROM alarm_level";

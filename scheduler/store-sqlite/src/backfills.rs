@@ -37,7 +37,7 @@ macro_rules! rows {
 }
 
 const LIST: &str = rows!(
-    "CASE WHEN b.state < 2 THEN (SELECT count(DISTINCT r.fire_at) FROM run r WHERE r.job_id = b.job_id AND r.kind = 4 AND r.state < 10) ELSE 0 END",
+    "CASE WHEN b.state < 2 THEN (SELECT count(DISTINCT r.fire_at) FROM run r WHERE r.job_id = b.job_id AND r.kind = 4 AND r.ended_at IS NULL) ELSE 0 END",
     "NULL",
     "backfill b CROSS JOIN job j ON j.id = b.job_id
      WHERE b.id < ?1 AND j.name >= ?2 AND j.name < ?3 AND (?4 = 0 OR instr(j.name, '/') = 0) AND (?5 IS NULL OR j.name = ?5)
@@ -46,7 +46,7 @@ const LIST: &str = rows!(
 );
 
 const READ: &str = rows!(
-    "CASE WHEN b.state < 2 THEN (SELECT count(DISTINCT r.fire_at) FROM run r WHERE r.job_id = b.job_id AND r.kind = 4 AND r.state < 10) ELSE 0 END",
+    "CASE WHEN b.state < 2 THEN (SELECT count(DISTINCT r.fire_at) FROM run r WHERE r.job_id = b.job_id AND r.kind = 4 AND r.ended_at IS NULL) ELSE 0 END",
     "NULL",
     "backfill b CROSS JOIN job j ON j.id = b.job_id WHERE b.id = ?1"
 );
@@ -88,10 +88,10 @@ const JOBS: &str = "
     SELECT json_group_array(json_array(job_id, version, run_count, json(iif(enabled = 0 OR paused_until > ?2, 'true', 'false'))))
     FROM job_due WHERE job_id IN (SELECT value FROM json_each(?1))";
 
-const OUTSTANDING: &str = "
+pub(crate) const OUTSTANDING: &str = "
     SELECT json_group_array(json_array(job_id, fires)) FROM (
         SELECT job_id, count(DISTINCT fire_at) AS fires FROM run
-        WHERE job_id IN (SELECT value FROM json_each(?1)) AND kind = 4 AND state < 10 GROUP BY job_id)";
+        WHERE job_id IN (SELECT value FROM json_each(?1)) AND kind = 4 AND ended_at IS NULL GROUP BY job_id)";
 
 const ADVANCE: &str = "
     UPDATE backfill SET fires = e.value ->> 1, excluded = e.value ->> 2, cursor_at = e.value ->> 3,
@@ -99,16 +99,16 @@ const ADVANCE: &str = "
         message = coalesce(e.value ->> 5, message)
     FROM json_each(?1) e WHERE backfill.id = e.value ->> 0";
 
-const INSERT_CANCEL_EVENTS: &str = "
+pub(crate) const INSERT_CANCEL_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
     SELECT id, ?2, attempt, 'cancel', ?3 FROM run
-    WHERE job_id = ?1 AND kind = 4 AND state < 10 AND cancel_requested = 0";
+    WHERE job_id = ?1 AND kind = 4 AND ended_at IS NULL AND cancel_requested = 0";
 
-const CANCEL_WAITING: &str = "
+pub(crate) const CANCEL_WAITING: &str = "
     UPDATE run SET state = 15, ended_at = ?2, claimed_by = NULL, cancel_requested = 1, message = ?3
-    WHERE job_id = ?1 AND kind = 4 AND state = 0 AND state < 10";
+    WHERE job_id = ?1 AND kind = 4 AND state = 0 AND ended_at IS NULL";
 
-const REQUEST_CANCEL: &str = "UPDATE run SET cancel_requested = 1 WHERE job_id = ?1 AND kind = 4 AND state IN (1, 2, 3) AND state < 10";
+pub(crate) const REQUEST_CANCEL: &str = "UPDATE run SET cancel_requested = 1 WHERE job_id = ?1 AND kind = 4 AND state IN (1, 2, 3) AND ended_at IS NULL";
 
 impl SqliteStore {
     async fn insert_backfill(&self, new: &NewBackfill) -> Result<Backfill> {

@@ -80,21 +80,28 @@ impl Database {
             .foreign_keys(false)
             .statement_cache_capacity(200)
             .disable_statement_logging();
-        // With a larger log, a page that many batches change is copied back into the file only once.
-        let mut writing = base
+        // With a larger log, a page that many batches change is copied back into the file only once. A commit that has moved
+        // entries between pages goes through the whole cache, so a larger one costs more than it saves.
+        let writing = base
             .clone()
             .create_if_missing(true)
             .pragma("wal_autocheckpoint", "4000")
             .pragma("journal_size_limit", "67108864")
-            .pragma("cache_size", "-65536")
+            .pragma("cache_size", "-16384")
             .pragma("temp_store", "MEMORY");
         // Retention gives back what is free. In an existing file the setting would have no effect, but write a page, also
-        // where the store is refused after that.
-        if std::fs::metadata(path).map_or(true, |file| file.len() == 0) {
-            writing = writing.auto_vacuum(SqliteAutoVacuum::Incremental);
-        }
-        let writer = pool(1).connect_with(writing).await?;
+        // where the store is refused after that. Connections that replace the first one would need room for that page on a
+        // full disk.
+        let is_new = std::fs::metadata(path).map_or(true, |file| file.len() == 0);
+        let creating = if is_new {
+            let creating = writing.clone();
+            creating.auto_vacuum(SqliteAutoVacuum::Incremental)
+        } else {
+            writing.clone()
+        };
+        let writer = pool(1).connect_with(creating).await?;
         schema::prepare(&writer, options.migrate).await?;
+        writer.set_connect_options(writing);
         let reading = base
             .create_if_missing(false)
             .pragma("query_only", "1")

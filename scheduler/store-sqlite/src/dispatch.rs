@@ -4,7 +4,7 @@ pub(crate) mod limits;
 
 use std::collections::HashSet;
 
-use cueline_model::{AttemptId, RunId, Timestamp};
+use cueline_model::{AttemptId, ExecutorName, RunId, Timestamp};
 use cueline_store::adapter::convert::without_nul;
 use cueline_store::adapter::lanes::{before_mark, lane_groups, may_be_marked};
 use cueline_store::adapter::timeline::STOPPED_MEANWHILE;
@@ -15,9 +15,10 @@ use sqlx::types::Json;
 use crate::error::Result;
 use crate::{SqliteStore, lanes, nodes};
 
+/// ?4 is the executor if all rows have the same.
 pub(crate) const BEGIN: &str = "
-    UPDATE run SET state = 1, executor = e.value ->> 3, dispatched_at = ?3, maybe_published = 0, published_group = NULL
-    FROM json_each(?1) e CROSS JOIN job_due d
+    UPDATE run SET state = 1, executor = coalesce(?4, e.value ->> 3), dispatched_at = ?3, maybe_published = 0, published_group = NULL
+    FROM jsonb_each(?1) e CROSS JOIN job_due d
     WHERE run.id = e.value ->> 0 AND run.attempt = e.value ->> 1 AND run.state = 0 AND run.claimed_by = ?2
         AND d.job_id = run.job_id AND d.version = e.value ->> 2";
 
@@ -25,8 +26,8 @@ pub(crate) const BEGIN: &str = "
 /// `dispatching`.
 pub(crate) const ACCEPTED: &str = "
     SELECT json_group_array(e.key)
-    FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
-    WHERE r.attempt = e.value ->> 1 AND r.state = 1 AND r.claimed_by = ?2 AND r.executor = e.value ->> 3";
+    FROM jsonb_each(?1) e CROSS JOIN run r ON r.id = e.value ->> 0
+    WHERE r.attempt = e.value ->> 1 AND r.state = 1 AND r.claimed_by = ?2 AND r.executor = coalesce(?3, e.value ->> 3)";
 
 /// For attempts with the same number. Nearly always all are first attempts.
 pub(crate) const CONFIRM_SAME_ATTEMPT: &str = "
@@ -163,15 +164,21 @@ impl SqliteStore {
         }
         // An attempt that may be published is `dispatching` already. No job has the other version.
         let version = |r: &DispatchRequest| if may_be_marked(r) { -1 } else { r.job_version };
+        let same = lanes::same_executor(requests.iter().map(|r| &r.executor));
         let rows: Vec<_> = requests
             .iter()
-            .map(|r| (r.attempt.run, r.attempt.attempt, version(r), &r.executor))
+            .map(|r| {
+                let executor = same.is_none().then_some(&r.executor);
+                (r.attempt.run, r.attempt.attempt, version(r), executor)
+            })
             .collect();
+        let same = same.map(ExecutorName::as_str);
         let list = serde_json::to_string(&rows)?;
         let moved = sqlx::query(BEGIN)
             .bind(&list)
             .bind(node.0)
             .bind(self.db.now().as_millis())
+            .bind(same)
             .execute(&mut *tx)
             .await?
             .rows_affected();
@@ -181,6 +188,7 @@ impl SqliteStore {
             let Json(accepted) = sqlx::query_scalar(ACCEPTED)
                 .bind(&list)
                 .bind(node.0)
+                .bind(same)
                 .fetch_one(&mut *tx)
                 .await?;
             accepted

@@ -16,7 +16,7 @@ pub(crate) const DUE: &str = "
 
 pub(crate) const ADVANCE: &str = "
     UPDATE job_due SET next_fire_at = e.value ->> 1, run_count = e.value ->> 2, excluded_from = e.value ->> 3
-    FROM json_each(?1) e WHERE job_id = e.value ->> 0";
+    FROM jsonb_each(?1) e WHERE job_id = e.value ->> 0";
 
 impl SqliteStore {
     pub(crate) async fn fire_due(

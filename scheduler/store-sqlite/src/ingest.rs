@@ -40,7 +40,7 @@ pub(crate) const START: &str = "
         queued_at = CASE WHEN state = 1 THEN ?2 ELSE queued_at END,
         overdue_at = max(e.value ->> 1, coalesce(CASE WHEN state = 1 THEN ?2 ELSE queued_at END, e.value ->> 1))
             + (SELECT j.max_attempt_ms FROM job j WHERE j.id = run.job_id)
-    FROM json_each(?1) e WHERE run.id = e.value ->> 0";
+    FROM jsonb_each(?1) e WHERE run.id = e.value ->> 0";
 
 const SET_PROGRESS: &str = "
     UPDATE run SET progress = e.value ->> 1 FROM json_each(?1) e WHERE run.id = e.value ->> 0";
@@ -49,7 +49,7 @@ const SET_PROGRESS: &str = "
 pub(crate) const SUCCEED: &str = "
     UPDATE run SET state = 10, started_at = coalesce(e.value ->> 1, CASE WHEN state = 3 THEN started_at END),
         ended_at = e.value ->> 2, exit_status = e.value ->> 3, message = NULL, claimed_by = NULL
-    FROM json_each(?1) e WHERE run.id = e.value ->> 0";
+    FROM jsonb_each(?1) e WHERE run.id = e.value ->> 0";
 
 pub(crate) const TRANSITION: &str = "
     UPDATE run SET state = e.value ->> '$.state', attempt = e.value ->> '$.attempt', retries = e.value ->> '$.retries',
@@ -58,7 +58,7 @@ pub(crate) const TRANSITION: &str = "
         ended_at = e.value ->> '$.ended_at', exit_status = e.value ->> '$.exit_status', message = e.value ->> '$.message',
         output = e.value ->> '$.output', claimed_by = NULL,
         progress = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE progress END
-    FROM json_each(?1) e WHERE run.id = e.value ->> '$.run'";
+    FROM jsonb_each(?1) e WHERE run.id = e.value ->> '$.run'";
 
 /// A run that is retried over and over gets at most a thousand events.
 const INSERT_EVENTS: &str = "

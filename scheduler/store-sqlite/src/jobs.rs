@@ -35,7 +35,7 @@ const INSERT_DUE: &str = "
 const UPDATE: &str = "
     UPDATE job SET version = ?2, group_name = ?3, startup = ?4, definition = ?6,
         max_attempt_ms = CASE WHEN ?5 IS NOT NULL AND (max_attempt_ms IS NULL OR ?5 < max_attempt_ms)
-                AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.state < 10)
+                AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = ?1 AND r.state IN (1, 2, 3) AND r.ended_at IS NULL)
             THEN max_attempt_ms ELSE ?5 END,
         keep_age_ms = ?7, keep_runs = ?8, keep_logs_ms = ?9, keep_outputs_ms = ?10
     WHERE id = ?1";
@@ -69,13 +69,13 @@ const PARENTS: &str = "
     SELECT json_group_array(p.name) FROM job_parent l CROSS JOIN job p ON p.id = l.parent_id WHERE l.child_id = ?1";
 
 /// Published attempts keep the group that they were published to.
-const KEEP_GROUP: &str = "
+pub(crate) const KEEP_GROUP: &str = "
     UPDATE run SET published_group = ?2
-    WHERE state IN (1, 2, 3) AND state < 10 AND published_group IS NULL AND job_id = ?1";
+    WHERE state IN (1, 2, 3) AND ended_at IS NULL AND published_group IS NULL AND job_id = ?1";
 
-const DELAY_NEXT_FIRE: &str = "
+pub(crate) const DELAY_NEXT_FIRE: &str = "
     UPDATE run SET delays_next_fire = 1
-    WHERE state < 10 AND delays_next_fire = 0 AND job_id IN (SELECT value FROM json_each(?1))";
+    WHERE ended_at IS NULL AND delays_next_fire = 0 AND job_id IN (SELECT value FROM json_each(?1))";
 
 /// A fixed-delay job with a live run gets its next fire time at the end of that run.
 const WAIT_FOR_LIVE_RUNS: &str = "

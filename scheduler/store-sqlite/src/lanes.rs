@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use cueline_model::{RunId, Timestamp};
-use cueline_store::adapter::lanes::{LaneFacts, LaneGroup, LanePosition};
+use cueline_model::{ExecutorName, RunId, Timestamp};
+use cueline_store::adapter::lanes::{LaneFacts, LaneGroup, LanePosition, may_be_marked};
 use cueline_store::{DispatchRequest, NodeId};
 use serde::Deserialize;
 use sqlx::SqliteConnection;
@@ -14,15 +14,41 @@ use crate::error::Result;
 
 /// A place in a lane as a text that sorts like it.
 macro_rules! place {
-    ($at:literal, $id:literal) => {
+    ($at:expr, $id:literal) => {
         concat!("printf('%020d:%020d', ", $at, ", ", $id, ")")
     };
 }
 
+/// The time of a run in its lane.
+macro_rules! time_in_lane {
+    () => {
+        "CASE WHEN r.retries = 0 AND r.kind <> 4 THEN r.fire_at ELSE r.due_at END"
+    };
+}
+
+/// The groups whose requests other runs of their lanes may keep waiting. Those are few. A group is `[job, shard, time, run,
+/// executor]` with the place of its last request, and without the executor if all have the same.
+pub(crate) const TO_LOOK_AT: &str = concat!(
+    "WITH g AS MATERIALIZED (
+        SELECT e.key AS number, e.value ->> 0 AS job, e.value ->> 1 AS shard, e.value ->> 2 AS at, e.value ->> 3 AS run,
+            coalesce(?5, e.value ->> 4) AS executor
+        FROM jsonb_each(?1) e)
+    SELECT json_group_array(g.number) FROM g WHERE EXISTS (
+        SELECT 1 FROM run r INDEXED BY run_lane
+        WHERE r.job_id = g.job AND r.ended_at IS NULL AND r.id <> g.run AND r.shard_index = g.shard AND CASE r.state
+            WHEN 0 THEN r.due_at <= ?4 AND r.cancel_requested = 0 AND (",
+    time_in_lane!(),
+    ", r.id) < (g.at, g.run) AND r.id NOT IN (SELECT value FROM json_each(?2))
+            ELSE r.executor <> g.executor OR r.published_group IS NOT NULL OR (r.state = 1 AND r.claimed_by IS NOT ?3) END)"
+);
+
 /// The facts of each lane, in the columns of [`Facts`]. One look at the live runs of its job, whatever number of requests
 /// the lane has.
 pub(crate) const FACTS: &str = concat!(
-    "
+    "WITH g AS MATERIALIZED (
+        SELECT e.value ->> 0 AS job, e.value ->> 1 AS shard, e.value ->> 2 AS executor, e.value ->> 3 AS until,
+            e.value ->> 4 AS first_at, e.value ->> 5 AS first_id
+        FROM jsonb_each(?1) e)
     SELECT json_group_array(json((
         SELECT json_array(
             count(*) FILTER (WHERE o.state > 0),
@@ -36,22 +62,19 @@ pub(crate) const FACTS: &str = concat!(
             min(o.place) FILTER (WHERE o.state = 1 AND NOT o.elsewhere AND o.claimed_by IS NOT ?3),
             min(o.place) FILTER (WHERE o.waits),
             count(*) FILTER (WHERE o.waits AND o.place < ",
-    place!("g.value ->> 4", "g.value ->> 5"),
+    place!("g.first_at", "g.first_id"),
     "))
         FROM (
             SELECT r.id, r.state, r.executor, r.claimed_by, r.published_group IS NOT NULL AS moved,
-                (r.executor <> g.value ->> 2 OR r.published_group IS NOT NULL) AS elsewhere,
+                (r.executor <> g.executor OR r.published_group IS NOT NULL) AS elsewhere,
                 ",
-    place!(
-        "CASE WHEN r.retries = 0 AND r.kind <> 4 THEN r.fire_at ELSE r.due_at END",
-        "r.id"
-    ),
+    place!(time_in_lane!(), "r.id"),
     " AS place,
-                (r.state = 0 AND r.due_at <= max(g.value ->> 3, ?4) AND r.cancel_requested = 0
+                (r.state = 0 AND r.due_at <= max(g.until, ?4) AND r.cancel_requested = 0
                     AND r.id NOT IN (SELECT value FROM json_each(?2))) AS waits
-            FROM run r INDEXED BY run_lane WHERE r.job_id = g.value ->> 0 AND r.shard_index = g.value ->> 1 AND r.state < 10
+            FROM run r INDEXED BY run_lane WHERE r.job_id = g.job AND r.ended_at IS NULL AND r.shard_index = g.shard
         ) o)))
-    FROM json_each(?1) g"
+    FROM g"
 );
 
 /// Certainly not published.
@@ -104,7 +127,15 @@ fn position(text: &str) -> Option<LanePosition> {
     Some((at.parse().ok()?, run.parse().ok()?))
 }
 
-/// Reads the facts of each group.
+/// The executor, if all are the same. The lists of a statement then need not have it.
+pub(crate) fn same_executor<'a>(
+    mut executors: impl Iterator<Item = &'a ExecutorName>,
+) -> Option<&'a ExecutorName> {
+    let first = executors.next()?;
+    executors.all(|executor| executor == first).then_some(first)
+}
+
+/// Reads the facts of each group. They are empty where no other run keeps its requests waiting.
 pub(crate) async fn read_facts(
     conn: &mut SqliteConnection,
     node: NodeId,
@@ -112,26 +143,100 @@ pub(crate) async fn read_facts(
     requests: &[DispatchRequest],
     now: Timestamp,
 ) -> Result<Vec<LaneFacts>> {
+    let mut facts = vec![LaneFacts::default(); groups.len()];
     if groups.is_empty() {
-        return Ok(Vec::new());
+        return Ok(facts);
     }
-    let rows: Vec<_> = groups
-        .iter()
-        .map(|g| {
-            let (job, shard) = (g.lane.job, g.lane.shard);
-            let until = g.until.as_millis();
-            (job, shard, g.executor, until, g.first.0, g.first.1)
-        })
-        .collect();
     let runs: Vec<RunId> = requests.iter().map(|r| r.attempt.run).collect();
-    let Json(facts): Json<Vec<Facts>> = sqlx::query_scalar(FACTS)
-        .bind(serde_json::to_string(&rows)?)
-        .bind(serde_json::to_string(&runs)?)
-        .bind(node.0)
-        .bind(now.as_millis())
-        .fetch_one(conn)
-        .await?;
-    Ok(facts.into_iter().map(LaneFacts::from).collect())
+    let look = Look {
+        node,
+        now,
+        runs: serde_json::to_string(&runs)?,
+    };
+    let is_marked = |index: &usize| requests.get(*index).is_some_and(may_be_marked);
+    let needs_facts = |g: &LaneGroup<'_>| g.has_places() || g.members().iter().any(is_marked);
+    let (mut numbers, new): (Vec<usize>, Vec<usize>) =
+        (0..groups.len()).partition(|number| groups.get(*number).is_some_and(needs_facts));
+    numbers.extend(look.to_look_at(conn, groups, &new).await?);
+    let found = look.facts(conn, groups, &numbers).await?;
+    for (number, found) in numbers.into_iter().zip(found) {
+        if let Some(facts) = facts.get_mut(number) {
+            *facts = found.into();
+        }
+    }
+    Ok(facts)
+}
+
+/// What the statements about lanes share.
+struct Look {
+    node: NodeId,
+    now: Timestamp,
+    /// The runs of the batch.
+    runs: String,
+}
+
+impl Look {
+    /// Those of the groups with these numbers whose requests may have to wait.
+    async fn to_look_at(
+        &self,
+        conn: &mut SqliteConnection,
+        groups: &[LaneGroup<'_>],
+        numbers: &[usize],
+    ) -> Result<Vec<usize>> {
+        if numbers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let new = || numbers.iter().filter_map(|number| groups.get(*number));
+        let same = same_executor(new().map(|g| g.executor));
+        let rows: Vec<_> = new()
+            .map(|g| {
+                let (at, run) = g.last;
+                let executor = same.is_none().then_some(g.executor);
+                (g.lane.job, g.lane.shard, at, run, executor)
+            })
+            .collect();
+        let until = new().map(|g| g.until).max().unwrap_or(self.now);
+        let Json(found): Json<Vec<usize>> = sqlx::query_scalar(TO_LOOK_AT)
+            .bind(serde_json::to_string(&rows)?)
+            .bind(&self.runs)
+            .bind(self.node.0)
+            .bind(until.max(self.now).as_millis())
+            .bind(same.map(ExecutorName::as_str))
+            .fetch_one(conn)
+            .await?;
+        Ok(found
+            .into_iter()
+            .filter_map(|n| numbers.get(n).copied())
+            .collect())
+    }
+
+    async fn facts(
+        &self,
+        conn: &mut SqliteConnection,
+        groups: &[LaneGroup<'_>],
+        numbers: &[usize],
+    ) -> Result<Vec<Facts>> {
+        if numbers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows: Vec<_> = numbers
+            .iter()
+            .filter_map(|number| groups.get(*number))
+            .map(|g| {
+                let (job, shard) = (g.lane.job, g.lane.shard);
+                let until = g.until.as_millis();
+                (job, shard, g.executor, until, g.first.0, g.first.1)
+            })
+            .collect();
+        let Json(facts): Json<Vec<Facts>> = sqlx::query_scalar(FACTS)
+            .bind(serde_json::to_string(&rows)?)
+            .bind(&self.runs)
+            .bind(self.node.0)
+            .bind(self.now.as_millis())
+            .fetch_one(conn)
+            .await?;
+        Ok(facts)
+    }
 }
 
 impl SqliteStore {

@@ -22,7 +22,7 @@ const LAST_ID: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE na
 const INSERT_PLAIN: &str = "
     INSERT INTO run (id, job_id, kind, state, fire_key, fire_at, due_at, sequence, delays_next_fire, claimed_by, created_at)
     SELECT value ->> 0, value ->> 1, 0, 0, value ->> 2, value ->> 2, value ->> 3, value ->> 4, value ->> 5, ?2, ?3
-    FROM json_each(?1) WHERE true
+    FROM jsonb_each(?1) WHERE true
     ON CONFLICT DO NOTHING";
 
 const INSERT: &str = "

@@ -8,9 +8,10 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::dispatch::limits;
 use crate::{
-    SqliteOptions, SqliteStore, accounts, alarm_outbox, alarms, audit, changes, children, claim,
-    dead_letters, dispatch, executors, fire_due, flows, follow_ups, group_rates, ingest, job_list,
-    lanes, ledger, oldest_queued, retention, run_list, runs, summaries, trigger,
+    SqliteOptions, SqliteStore, accounts, alarm_outbox, alarms, audit, backfills, changes,
+    children, claim, dead_letters, dispatch, executors, fire_due, flows, follow_ups, group_rates,
+    ingest, job_list, jobs, lanes, ledger, oldest_queued, retention, run_list, runs, situations,
+    summaries, trigger,
 };
 
 /// The steps of a statement's query plan.
@@ -33,7 +34,7 @@ async fn store() -> (tempfile::TempDir, SqliteStore) {
 }
 
 /// Each statement with the indexes that its plan must name.
-const HOT: [(&str, &[&str]); 47] = [
+const HOT: [(&str, &[&str]); 55] = [
     (fire_due::DUE, &["job_due_next"]),
     (
         fire_due::ADVANCE,
@@ -53,6 +54,10 @@ const HOT: [(&str, &[&str]); 47] = [
             "SEARCH run USING INTEGER PRIMARY KEY",
             "SEARCH d USING INTEGER PRIMARY KEY",
         ],
+    ),
+    (
+        lanes::TO_LOOK_AT,
+        &["SEARCH r EXISTS USING INDEX run_lane (job_id=?)"],
     ),
     (lanes::FACTS, &["SEARCH r USING INDEX run_lane (job_id=?)"]),
     (lanes::TAKE_BACK, &["SEARCH run USING INTEGER PRIMARY KEY"]),
@@ -120,6 +125,13 @@ const HOT: [(&str, &[&str]); 47] = [
         &["run_live (state=?)", "SEARCH j USING INTEGER PRIMARY KEY"],
     ),
     (changes::LIVE, &["run_live"]),
+    (situations::LIVE_OF_JOB, &["run_lane (job_id=?)"]),
+    (jobs::KEEP_GROUP, &["run_lane (job_id=?)"]),
+    (jobs::DELAY_NEXT_FIRE, &["run_lane (job_id=?)"]),
+    (backfills::OUTSTANDING, &["run_lane (job_id=?)"]),
+    (backfills::INSERT_CANCEL_EVENTS, &["run_lane (job_id=?)"]),
+    (backfills::CANCEL_WAITING, &["run_lane (job_id=?)"]),
+    (backfills::REQUEST_CANCEL, &["run_lane (job_id=?)"]),
     (changes::NEW, &["SEARCH run USING INTEGER PRIMARY KEY"]),
     (changes::CHANGED, &["SEARCH r USING INTEGER PRIMARY KEY"]),
     (changes::BRIEFS, &["SEARCH r USING INTEGER PRIMARY KEY"]),

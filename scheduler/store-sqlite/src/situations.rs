@@ -16,7 +16,7 @@ use crate::runs::{read_runs, run_detail};
 use crate::{SqliteStore, audit, backfills, executors, summaries};
 
 pub(crate) const LIVE_OF_JOB: &str =
-    "SELECT id FROM run WHERE job_id = ?1 AND state < 10 ORDER BY id LIMIT ?2";
+    "SELECT id FROM run WHERE job_id = ?1 AND ended_at IS NULL ORDER BY id LIMIT ?2";
 
 impl SqliteStore {
     async fn read_situation(&self, subject: Subject<'_>) -> Result<Situation> {

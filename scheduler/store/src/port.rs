@@ -343,6 +343,9 @@ pub trait Store:
     /// Retries, child runs and the next fixed-delay fire time are written in the same transaction (G9; see
     /// [`cueline_model::conclude`]). Reports about unknown runs are counted as ignored.
     ///
+    /// Successes on which nothing depends may be applied before the others of the batch, in a transaction of their own. So a
+    /// call that fails may have ended some runs.
+    ///
     /// A report of an executor counts only if its attempt was given to that executor (G16). Other reports change
     /// nothing, and the answer [lists](IngestSummary::foreign) them. An attempt that waits, or that does not exist yet,
     /// was given to no executor. A run keeps the executors of at most a thousand earlier attempts.

@@ -30,7 +30,7 @@ pub struct IngestSummary {
     pub foreign: Vec<usize>,
     /// Child runs that were created.
     pub child_runs: usize,
-    /// Jobs with attempts that ended, in the order of the reports. A job may be listed several times.
+    /// Jobs with attempts that ended. A job may be listed several times.
     pub ended_jobs: Vec<JobId>,
     /// The earliest due time among new attempts, child runs and next fire times.
     pub next_due_at: Option<Timestamp>,

@@ -28,8 +28,9 @@ const AUTOCHECKPOINT_PAGES: &str = "4096";
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
 /// The default of `SQLite`.
 const PAGE_BYTES: u64 = 4_096;
-/// 32 MiB of pages, in KiB (`SQLite` takes a negative number as KiB).
-const CACHE_SIZE: &str = "-32768";
+/// 8 MiB of pages, in KiB (`SQLite` takes a negative number as KiB). A commit that has moved entries between pages goes through
+/// the whole cache, so a larger one costs more than it saves.
+const CACHE_SIZE: &str = "-8192";
 
 /// A queue as the file has it when it is opened.
 #[derive(Debug)]

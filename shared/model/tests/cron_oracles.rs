@@ -91,6 +91,9 @@ fn field(min: u32, max: u32) -> impl Strategy<Value = String> {
     ]
 }
 
+/// The first second of 2101.
+const YEAR_2101: i64 = 4_133_980_800;
+
 /// The two day fields of an expression. Days end at 28, so that each expression fires soon.
 fn day_fields() -> impl Strategy<Value = (String, String)> {
     prop_oneof![
@@ -113,7 +116,10 @@ proptest! {
         let theirs = cron::Schedule::from_str(&expression).unwrap();
         let start = chrono::DateTime::from_timestamp(after, 0).unwrap();
         let expected: Vec<i64> = theirs.after(&start).take(20).map(|t| t.timestamp()).collect();
-        prop_assert_eq!(fires(&ours, after, 20), expected, "{}", expression);
+        // The crate's last year is 2100.
+        let mut found = fires(&ours, after, 20);
+        found.retain(|at| *at < YEAR_2101);
+        prop_assert_eq!(found, expected, "{}", expression);
     }
 
     #[test]

@@ -19,9 +19,9 @@ use crate::message::{Trigger, encode};
 pub use crate::sign_error::SignError;
 use crate::trigger_signature::{SIGNATURE_BYTES, TriggerSignature};
 
-/// The most triggers under one signature. Twice as many would lengthen each message by 43 bytes, and a thirty-second of a
-/// signature is already cheap.
-pub const MAX_BATCH: usize = 32;
+/// The most triggers under one signature. Twice as many would lengthen each message by 43 bytes and add a hash for each
+/// trigger, and a hundred-and-twenty-eighth of a signature is already cheap.
+pub const MAX_BATCH: usize = 128;
 
 /// The beginning of a public key in files and settings.
 pub const PUBLIC_KEY_PREFIX: &str = "cueline-public-key:";

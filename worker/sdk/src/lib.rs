@@ -72,7 +72,7 @@
 //! | waiting orders | 2,048 | others are dropped; the schedulers repeat them |
 //! | outcomes reported again because schedulers still ask for them | 10,000; each 30 s after its report, then after twice the time | the reply says that the attempt is held |
 //! | reports that wait until the worker is enrolled | they count as unconfirmed | nothing is fetched or started |
-//! | verified signatures of triggers that are remembered | 256, each for up to 32 triggers | the one used least recently is forgotten and checked again |
+//! | verified signatures of triggers that are remembered | 256, each for up to 128 triggers | the one used least recently is forgotten and checked again |
 //! | cancellations ahead of their trigger | 10,000 | the oldest is forgotten |
 
 #![warn(clippy::missing_errors_doc)]

@@ -115,8 +115,13 @@ impl CheckAlarms {
         Ok(levels(book, jobs, &loads, &self.absent, now))
     }
 
-    /// Finds the jobs that rules ask about, if rules or jobs have changed.
+    /// Finds the jobs that rules ask about, if rules or jobs have changed. Reads no job if no rule asks: a scheduler starts
+    /// with a look for conditions that an ended one has noted, just when the most runs are due.
     async fn find_jobs(&mut self, book: &AlarmBook, now: Timestamp) -> Result<(), StoreError> {
+        if !book.has_levels() {
+            self.watched = Watched::default();
+            return Ok(());
+        }
         let fingerprint = self.store.jobs_fingerprint().await?;
         let of = Some((book.revision, fingerprint));
         let rules_are_known = self.watched.of.as_ref().map(|of| of.0) == Some(book.revision);

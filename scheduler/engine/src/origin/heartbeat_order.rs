@@ -18,8 +18,8 @@ const MAX_HEARTBEAT_AGE_MS: u64 = 120_000;
 /// The most executors whose heartbeats are remembered. Those without a recent one are forgotten first; heartbeats of
 /// further ones are not compared with earlier ones.
 const MAX_EXECUTORS: usize = 10_000;
-/// A process is remembered for this long after its last heartbeat. A heartbeat that a clock in the future sent counts for
-/// twice the greatest difference.
+/// A process is known for this long after its last heartbeat. A heartbeat that a clock in the future sent counts for twice
+/// the greatest difference. Later, the number of the last heartbeat only tells whether another one has arrived before.
 const REMEMBERED: Duration = Duration::from_millis(2 * MAX_HEARTBEAT_AGE_MS);
 /// The most processes remembered for one executor. The one with the oldest last heartbeat is forgotten.
 const MAX_PROCESSES: usize = 16;
@@ -50,7 +50,9 @@ struct Process {
 }
 
 impl HeartbeatOrder {
-    /// Whether this heartbeat is newer than all earlier ones of its process. A repeated or overtaken one is not.
+    /// Whether this heartbeat is newer than all earlier ones of its process. A repeated or overtaken one is not. Nor is one
+    /// that arrives when its process counts as unknown again: it was on its way while all machines stood still, for
+    /// example. It says nothing about now, but is no forgery.
     ///
     /// # Errors
     ///
@@ -72,7 +74,11 @@ impl HeartbeatOrder {
             }
             return Ok(is_new);
         }
-        let number = check_time(executor, sender, at.time)?.number;
+        let number = match check_time(executor, sender, at.time) {
+            Ok(sender) => sender.number,
+            Err(_) if self.is_delayed(executor, incarnation, sender) => return Ok(false),
+            Err(forged) => return Err(forged),
+        };
         self.remember(executor, incarnation, number, at.instant);
         Ok(true)
     }
@@ -93,9 +99,23 @@ impl HeartbeatOrder {
         incarnation: &str,
         now: Instant,
     ) -> Option<&mut Process> {
-        let processes = self.executors.get_mut(executor)?;
-        processes.retain(|p| is_remembered(p, now));
-        processes.iter_mut().find(|p| p.incarnation == incarnation)
+        let processes = self.executors.get_mut(executor)?.iter_mut();
+        let mut known = processes.filter(|p| is_remembered(p, now));
+        known.find(|p| p.incarnation == incarnation)
+    }
+
+    /// Whether the process was known, and its heartbeat has not arrived before.
+    fn is_delayed(
+        &self,
+        executor: &ExecutorId,
+        incarnation: &str,
+        sender: Option<&HeartbeatSender>,
+    ) -> bool {
+        let (Some(processes), Some(sender)) = (self.executors.get(executor), sender) else {
+            return false;
+        };
+        let mut processes = processes.iter();
+        processes.any(|p| p.incarnation == incarnation && p.last_number < sender.number)
     }
 
     fn remember(&mut self, executor: &ExecutorId, incarnation: &str, number: u64, now: Instant) {
@@ -103,6 +123,7 @@ impl HeartbeatOrder {
             return;
         }
         let processes = self.executors.entry(executor.clone()).or_default();
+        processes.retain(|p| p.incarnation != incarnation);
         if processes.len() >= MAX_PROCESSES
             && let Some(oldest) = (0..processes.len()).min_by_key(|i| processes[*i].last_at)
         {
@@ -260,6 +281,22 @@ mod tests {
             );
             assert_eq!(judged, Ok(is_new), "{incarnation} {number}");
         }
+    }
+
+    #[test]
+    fn a_heartbeat_that_was_on_its_way_for_minutes_is_no_forgery() {
+        let (began, stood_ms) = (Instant::now(), 300_000);
+        let mut order = HeartbeatOrder::default();
+        assert!(judge(&mut order, "1", 1, began, 0));
+        let mut judge_late = |number, sent_at| {
+            let sender = sender(NOW_MS + sent_at, number);
+            order.is_new(&executor("e"), "1", Some(&sender), arrival(began, stood_ms))
+        };
+        assert_eq!(judge_late(2, 5_000), Ok(false), "it says nothing about now");
+        assert!(judge_late(1, 0).is_err(), "it was recorded");
+        assert_eq!(judge_late(3, stood_ms), Ok(true));
+        assert_eq!(judge_late(2, 5_000), Ok(false), "overtaken");
+        assert_eq!(order.executors[&executor("e")].len(), 1);
     }
 
     #[test]

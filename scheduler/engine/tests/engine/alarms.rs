@@ -13,7 +13,7 @@ use cueline_store::{
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::fixture::{FakeExecutor, Fixture, actor, tick};
+use crate::fixture::{FakeExecutor, Fault, Fixture, actor, tick};
 
 /// How a channel answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -301,6 +301,20 @@ async fn a_refusal_for_good_is_not_repeated_and_neither_is_a_test() {
     engine.send_alarms().await.expect("sends");
     assert_eq!(deliveries(&fixture).await[0].state, DeliveryState::Failed);
     assert_eq!(transport.take().len(), 1);
+}
+
+/// A scheduler looks at its start, when the most runs are due.
+#[tokio::test]
+async fn without_a_rule_for_conditions_no_job_is_read() {
+    let fixture = Fixture::new().await;
+    let transport = Recorder::new(Behaviour::Accepts);
+    let mut engine = engine(&fixture, "one", &transport).await;
+    fixture.apply("a", json!({})).await;
+    fixture.store.fail_next("job_briefs", Fault::Before);
+    engine.check_alarms().await.expect("reads no job");
+    watch(&fixture, json!([{ "late": "5s" }])).await;
+    engine.check_alarms().await.expect_err("reads the jobs");
+    engine.check_alarms().await.expect("checks");
 }
 
 /// The conditions that hold for a time: each raises one alarm when it begins.

@@ -1,10 +1,10 @@
 //! Statements that fire, dispatch and end runs, and delete them at last.
 
-use super::{DAY_MS, Fixture, JOBS, START_MS, fixture, loaded};
+use super::{DAY_MS, Explained, Fixture, JOBS, START_MS, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
     cancel, children, claim, definitions, dispatch, drop_day, fire_due, flows, follow_ups, ingest,
-    jobs, lanes, log_lines, marks, new_runs, retention, runs, trigger, waiting_runs,
+    jobs, lanes, log_lines, marks, new_runs, plain_ends, retention, runs, trigger, waiting_runs,
 };
 
 #[tokio::test]
@@ -165,6 +165,27 @@ async fn lanes_use_the_index_of_live_runs_by_job() {
     }
 }
 
+fn bind_plain_ends(q: Explained<'_>, ids: Vec<i64>, (low, high): (i64, i64)) -> Explained<'_> {
+    let n = ids.len();
+    let (ones, times) = (vec![1_i32; n], vec![1_i64; n]);
+    q.bind(ids)
+        .bind(ones.clone())
+        .bind(ones.clone())
+        .bind(vec!["default"])
+        .bind(vec!["e1"])
+        .bind(10_i16)
+        .bind(times.clone())
+        .bind(times)
+        .bind(ones.clone())
+        .bind(ones.clone())
+        .bind(ones.clone())
+        .bind(vec!["x"])
+        .bind(ones)
+        .bind(vec!["x"])
+        .bind(low)
+        .bind(high)
+}
+
 #[tokio::test]
 async fn reports_use_the_primary_key() {
     let s = fixture().await;
@@ -209,6 +230,12 @@ async fn reports_use_the_primary_key() {
                 .bind(vec!["x"])
                 .bind(low)
                 .bind(high)
+        })
+        .await;
+    }
+    for index in ["run_live_pkey", "job_due_pkey", "run_270305_pkey"] {
+        s.check(plain_ends::END_PLAIN, index, |q| {
+            bind_plain_ends(q, ids.clone(), (low, high))
         })
         .await;
     }
@@ -268,10 +295,19 @@ async fn no_run_is_compared_with_another(s: &Fixture) {
             .bind(low)
             .bind(high)
     });
+    let end_plain = s.plan(plain_ends::END_PLAIN, |q| {
+        bind_plain_ends(q, ids.clone(), (low, high))
+    });
     let read = s.plan(claim::READ, |q| q.bind(ids).bind(low).bind(high));
     let runs = s.plan(runs::BY_ID, |q| q.bind(ids));
     let ended = s.plan(ingest::SNAPSHOTS_OF_ENDED, |q| q.bind(ids));
-    for text in [end.await, read.await, runs.await, ended.await] {
+    for text in [
+        end.await,
+        end_plain.await,
+        read.await,
+        runs.await,
+        ended.await,
+    ] {
         assert!(!text.contains("Join Filter"), "{text}");
     }
 }

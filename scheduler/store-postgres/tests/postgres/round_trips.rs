@@ -1,4 +1,4 @@
-//! The number of statements of a hot call does not depend on the size of its batch.
+//! The number of statements of a hot call does not depend on the size of its batch, and no row is read once for each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,6 +12,7 @@ use cueline_store::{
     Plan, PlannedRun, Planner, Store, TriggerRequest,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
+use cueline_test_support::{SOON, eventually};
 
 use crate::test_database::TestDatabase;
 
@@ -233,4 +234,70 @@ async fn statements_do_not_grow_with_the_batch() {
             "{small:?}, at most {most:?}"
         );
     }
+}
+
+/// The rows of `run_live` that were read for the dispatch of a batch, all of whose runs are in one lane.
+async fn rows_read_for_lane_of(runs: usize) -> i64 {
+    let fixture = Fixture::new().await;
+    let request = TriggerRequest {
+        job: "job-0".parse().expect("a name"),
+        params: None,
+        idempotency_key: None,
+        run_at: None,
+        by: Actor::new(ActorKind::User, "a test"),
+        condition: cueline_store::Precondition::None,
+    };
+    let mut marks = Vec::new();
+    for _ in 0..runs {
+        let node = Some(fixture.node);
+        let asked = fixture.store.trigger_claimed(node, &request).await;
+        let (_, claimed) = asked.expect("triggers");
+        marks.extend(claimed.iter().map(|run| DispatchRequest {
+            attempt: run.attempt_id(),
+            job_version: run.job.version,
+            executor: "e1".parse().expect("a name"),
+            lane: run.lane(),
+            limits: None,
+        }));
+    }
+    let begun = fixture
+        .store
+        .begin_dispatch_in_lanes(fixture.node, &marks)
+        .await
+        .expect("begins");
+    assert_eq!(begun.accepted.len(), runs);
+    // A connection counts its reads at its end.
+    fixture.store.close().await;
+    let database = &fixture.database;
+    let others = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'",
+        database.name
+    );
+    eventually("all connections end", SOON, async || {
+        match database
+            .server
+            .sql("postgres", &others)
+            .expect("answers")
+            .as_str()
+        {
+            "0" => Ok(()),
+            open => Err(format!("{open} are open")),
+        }
+    })
+    .await
+    .expect("in time");
+    let read = database.sql(
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'run_live'",
+    );
+    read.parse().expect("a number")
+}
+
+/// Marks that each read their whole lane would hold back all other jobs for seconds.
+#[tokio::test]
+async fn a_lane_is_not_read_once_for_each_of_its_runs() {
+    let few = rows_read_for_lane_of(50).await;
+    let many = rows_read_for_lane_of(200).await;
+    assert!(few >= 50, "{few} rows were counted");
+    // Four times as many. It would be 16 times.
+    assert!(many <= 6 * few, "{few} rows for 50 runs, {many} for 200");
 }

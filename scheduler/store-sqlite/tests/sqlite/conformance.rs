@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use cueline_store::conformance::{Harness, TestClock};
 use cueline_store::{Accounts, ClockOverride, Store};
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 
 struct File {
     dir: tempfile::TempDir,
@@ -27,7 +27,28 @@ impl File {
             ..SqliteOptions::default()
         };
         let store = SqliteStore::open(&self.path(), options).await;
-        store.expect("opens")
+        let store = store.expect("opens");
+        self.check_ends().await;
+        store
+    }
+
+    async fn connect(&self) -> SqliteConnection {
+        let address = format!("sqlite://{}", self.path().display());
+        SqliteConnection::connect(&address).await.expect("opens")
+    }
+
+    /// Makes the file refuse a run with an end that has not ended, and the reverse: the index of lanes relies on that.
+    async fn check_ends(&self) {
+        let mut conn = self.connect().await;
+        for (name, event) in [("inserted", "INSERT"), ("updated", "UPDATE")] {
+            let trigger = format!(
+                "CREATE TRIGGER IF NOT EXISTS {name}_end AFTER {event} ON run WHEN (NEW.state < 10) <> (NEW.ended_at IS NULL)
+                BEGIN SELECT raise(ABORT, 'the state and the end of a run differ'); END"
+            );
+            let created = sqlx::query(AssertSqlSafe(trigger)).execute(&mut conn);
+            created.await.expect("creates a trigger");
+        }
+        conn.close().await.expect("closes");
     }
 }
 
@@ -42,8 +63,7 @@ impl Harness for File {
     }
 
     async fn sql(&self, statement: &'static str) -> String {
-        let address = format!("sqlite://{}", self.path().display());
-        let mut conn = SqliteConnection::connect(&address).await.expect("opens");
+        let mut conn = self.connect().await;
         let selected: Option<String> = sqlx::query_scalar(statement)
             .fetch_optional(&mut conn)
             .await

@@ -16,9 +16,9 @@
 //!
 //! A node may end between its mark and its second look. The mark then counts as maybe published, and it may or may not
 //! have been accepted. If another executor has an attempt of the lane that is published, this one was not accepted, and
-//! is certainly not published: it goes back to `scheduled`. If the other one is `dispatching` too, the older one is
-//! published again and the younger one waits. That case needs two nodes that marked at the same moment and both ended
-//! before their next statement.
+//! is certainly not published: it goes back to `scheduled`. If the job has moved to another group since then, both may be
+//! at one executor of the earlier group, so it waits for the end of the published one. If the other one is `dispatching`
+//! too, the older one is published again and the younger one waits. Decision 29 says when that is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -289,7 +289,11 @@ fn marked_before(request: &DispatchRequest, group: &LaneGroup<'_>, facts: &LaneF
     };
     let reason = LaneWaitReason::Busy(RunId(run));
     if facts.is_published_elsewhere {
-        return wait(reason);
+        // If the job has moved, both may be at one executor of the earlier group.
+        return Decision::Wait {
+            reason,
+            undecided: facts.is_moved,
+        };
     }
     let own = member_position(request);
     if facts.dispatching_elsewhere.is_some_and(|other| other < own) {

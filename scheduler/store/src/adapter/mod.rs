@@ -35,6 +35,7 @@ pub mod new_run;
 pub mod page_scan;
 mod parent_graph;
 pub mod parents;
+pub mod plain_ends;
 pub mod queries;
 pub mod quotas;
 pub mod repeated_trigger;

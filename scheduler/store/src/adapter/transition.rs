@@ -226,7 +226,7 @@ fn message(outcome: &Outcome, stopped: Option<&str>) -> Option<String> {
 }
 
 /// Cuts a text of an outcome to the limit that workers obey too.
-fn limited(text: &str) -> String {
+pub(super) fn limited(text: &str) -> String {
     let mut end = text.len().min(Outcome::MAX_TEXT_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -30,6 +30,13 @@ async fn triggered(fixture: &Fixture, node: NodeId, job: &str, runs: usize) -> V
     claimed
 }
 
+/// What a node leaves that ends between its mark and the second look.
+async fn mark_without_a_look(fixture: &Fixture, node: NodeId, run: &ClaimedRun, executor: &str) {
+    let requests = [mark(run, executor)];
+    let marked = fixture.store.begin_dispatch(node, &requests).await;
+    assert_eq!(marked.expect("marks"), [attempt(run)]);
+}
+
 /// While an attempt of the lane is at an executor, a run for another one waits.
 pub async fn a_lane_is_at_one_executor(fixture: &Fixture) {
     let node = fixture.node().await;
@@ -263,11 +270,7 @@ pub async fn an_unaccepted_mark_is_taken_back(fixture: &Fixture) {
     let dies = fixture.node_for(10_000).await;
     fixture.apply(&[by_hand("a")]).await;
     let lost = triggered(fixture, dies, "a", 1).await.remove(0);
-    let marked = fixture
-        .store
-        .begin_dispatch(dies, &[mark(&lost, "e2")])
-        .await;
-    assert_eq!(marked.expect("marks without a look").len(), 1);
+    mark_without_a_look(fixture, dies, &lost, "e2").await;
     let run = triggered(fixture, node, "a", 1).await.remove(0);
     fixture.publish(node, &run).await;
     fixture.clock.advance(10_000);
@@ -291,11 +294,7 @@ pub async fn the_older_of_two_unknown_marks_goes_on(fixture: &Fixture) {
     fixture.apply(&[by_hand("a")]).await;
     let runs = triggered(fixture, dies, "a", 2).await;
     for (run, executor) in runs.iter().zip(["e1", "e2"]) {
-        let marked = fixture
-            .store
-            .begin_dispatch(dies, &[mark(run, executor)])
-            .await;
-        assert_eq!(marked.expect("marks without a look").len(), 1);
+        mark_without_a_look(fixture, dies, run, executor).await;
     }
     fixture.clock.advance(10_000);
     let taken = fixture.claim(node).await;
@@ -319,8 +318,7 @@ pub async fn a_mark_that_is_taken_back_ends_with_its_job(fixture: &Fixture) {
     let paused = fixture.fire_one(dies).await;
     let cancelled = triggered(fixture, dies, "b", 1).await.remove(0);
     for run in [&paused, &cancelled] {
-        let marked = fixture.store.begin_dispatch(dies, &[mark(run, "e2")]).await;
-        assert_eq!(marked.expect("marks without a look").len(), 1);
+        mark_without_a_look(fixture, dies, run, "e2").await;
     }
     for job in ["a", "b"] {
         let run = triggered(fixture, node, job, 1).await.remove(0);
@@ -359,4 +357,29 @@ pub async fn a_lane_stays_with_the_group_of_its_attempts(fixture: &Fixture) {
     fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
     let begun = begin(fixture, node, &[(&next, "e1")]).await;
     assert_eq!(begun.accepted, [attempt(&next)]);
+}
+
+/// A node ended after it had marked an attempt, and then the job moved to another group. Both attempts may be at one
+/// executor of the earlier group, so the marked one is published again once the other has ended.
+pub async fn a_mark_stays_in_the_group_that_its_job_left(fixture: &Fixture) {
+    let node = fixture.node().await;
+    let dies = fixture.node_for(10_000).await;
+    fixture.apply(&[by_hand("a")]).await;
+    let lost = triggered(fixture, dies, "a", 1).await.remove(0);
+    mark_without_a_look(fixture, dies, &lost, "e2").await;
+    let run = triggered(fixture, node, "a", 1).await.remove(0);
+    fixture.publish(node, &run).await;
+    let mut moved = by_hand("a");
+    moved.group = "other".parse::<GroupName>().expect("a name");
+    fixture.apply(&[moved]).await;
+    fixture.clock.advance(10_000);
+    let taken = fixture.claim(node).await.remove(0);
+    assert!(taken.maybe_published && taken.id == lost.id);
+    let begun = begin(fixture, node, &[(&taken, "e2")]).await;
+    assert_eq!(begun.accepted, []);
+    assert!(begun.waits[0].undecided);
+    fixture.expect(lost.id, RunState::Dispatching).await;
+    fixture.end(attempt(&run), OutcomeKind::Succeeded).await;
+    let begun = begin(fixture, node, &[(&taken, "e2")]).await;
+    assert_eq!(begun.accepted, [attempt(&lost)]);
 }

@@ -31,6 +31,7 @@ pub mod limits;
 pub mod lists;
 pub mod logs;
 pub mod maintenance;
+pub mod mixed_reports;
 pub mod newer_rows;
 pub mod nodes;
 pub mod pauses;
@@ -99,7 +100,8 @@ macro_rules! store_conformance {
                 released_cancelled_run_ends, released_run_of_a_stopped_job_ends;
             lanes: a_lane_is_at_one_executor, a_lane_is_free_once_its_attempts_have_ended, a_returned_run_keeps_its_place, a_lane_with_places_is_bounded, older_runs_go_first,
                 only_due_runs_go_first, each_shard_has_a_lane, nodes_race_for_a_lane, an_unaccepted_mark_is_taken_back,
-                the_older_of_two_unknown_marks_goes_on, a_mark_that_is_taken_back_ends_with_its_job, a_lane_stays_with_the_group_of_its_attempts;
+                the_older_of_two_unknown_marks_goes_on, a_mark_that_is_taken_back_ends_with_its_job, a_lane_stays_with_the_group_of_its_attempts,
+                a_mark_stays_in_the_group_that_its_job_left;
             limits: jobs_share_the_places_of_a_key, a_run_that_is_scheduled_again_gives_its_place_back, a_repeated_call_takes_no_second_place,
                 a_rate_holds_in_any_interval, only_dispatched_runs_take_places, older_runs_of_a_limit_go_first, a_turn_passes_with_its_node,
                 attempts_of_a_dead_node_keep_their_places, nodes_race_for_a_limit, a_situation_has_the_limits_of_its_job, unused_limits_are_forgotten, rates_of_groups_are_kept;
@@ -109,6 +111,7 @@ macro_rules! store_conformance {
                 stopped_jobs_are_not_retried, progress_is_kept, unknown_runs_are_refused, reports_of_other_executors_are_refused,
                 earlier_attempts_keep_their_executor, an_attempt_stays_with_the_group_of_its_publication, reports_about_ended_runs_are_known_after_their_job_has_moved,
                 reports_of_a_batch_apply_in_order;
+            mixed_reports: plain_successes_are_applied_with_the_others_of_their_batch;
             follow_ups: children_run_once_after_all_shards, failed_shard_prevents_children, children_take_the_output,
                 children_of_children, paused_child_is_left_out, manual_fires_are_distinguished, broadcast_child_runs_on_all,
                 fixed_delay_counts_from_the_end, fixed_delay_waits_for_the_last_run, fixed_delay_follows_a_cancel,
@@ -224,6 +227,7 @@ mod tests {
             include_str!("concurrency.rs"),
             include_str!("dead_letters.rs"),
             include_str!("dispatch.rs"),
+            include_str!("mixed_reports.rs"),
             include_str!("reports.rs"),
             include_str!("scripts.rs"),
             include_str!("sessions.rs"),

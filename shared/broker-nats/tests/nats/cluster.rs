@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cueline_broker::{Broker, BrokerOptions, Driver, QueueId, Settlement, StartLog};
+use cueline_broker::{Broker, BrokerError, BrokerOptions, Driver, QueueId, Settlement, StartLog};
 use cueline_broker_nats::{NatsDriver, NatsOptions, StreamLimits};
 use cueline_test_servers::NatsCluster;
 use cueline_test_servers::nats::Version;
@@ -74,13 +74,11 @@ async fn publish(driver: &NatsDriver, queue: &QueueId, first: usize) {
 }
 
 /// Fetches and acks. If an ack is lost, its message is delivered again.
-async fn fetch_and_ack(driver: &NatsDriver, queue: &QueueId) -> Vec<usize> {
-    let Ok(fetched) = driver.fetch(queue, 200, FETCH_WAIT).await else {
-        return Vec::new();
-    };
+async fn fetch_and_ack(driver: &NatsDriver, queue: &QueueId) -> Result<Vec<usize>, BrokerError> {
+    let fetched = driver.fetch(queue, 200, FETCH_WAIT).await?;
     let acks = settlements(&fetched, &Settlement::Ack);
     let _ = driver.settle(queue, &acks).await;
-    numbers(&fetched)
+    Ok(numbers(&fetched))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,22 +112,29 @@ async fn no_confirmed_message_is_lost(version: Version) {
     };
     let fetching = async {
         let mut missing: BTreeSet<usize> = (0..ROUNDS * BATCH).collect();
-        eventually("all messages are fetched", SOON * 8, async || {
-            for number in fetch_and_ack(&fetcher, &queue).await {
-                missing.remove(&number);
+        let all = eventually("all messages are fetched", SOON * 8, async || {
+            let last = fetch_and_ack(&fetcher, &queue).await;
+            for number in last.iter().flatten() {
+                missing.remove(number);
             }
-            match missing.len() {
-                0 => Ok(()),
-                count => Err(format!("{count} are missing")),
+            let (count, first) = (missing.len(), missing.first());
+            match first {
+                None => Ok(()),
+                Some(first) => Err(format!(
+                    "{count} are missing from {first} on, and the last fetch was {last:?}"
+                )),
             }
-        })
-        .await
-        .unwrap();
+        });
+        if let Err(e) = all.await {
+            let stats = fetcher.stats(&[]).await;
+            let servers = cluster.lock().unwrap().state();
+            panic!("{version:?} {e}\n{stats:?}\n{servers}");
+        }
     };
     let both = async { tokio::join!(publishing, fetching) };
     timeout(SOON * 10, both).await.unwrap();
     eventually("the queue is empty", SOON, async || {
-        fetch_and_ack(&fetcher, &queue).await;
+        let _ = fetch_and_ack(&fetcher, &queue).await;
         let stats = fetcher.stats(&[]).await.map_err(|e| e.to_string())?;
         match stats
             .queues

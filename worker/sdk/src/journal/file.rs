@@ -21,9 +21,10 @@ use super::waiting::{DELETE_UNUSED_TRIGGERS, Waiting};
 use super::{lock, open};
 use crate::identity::RunKey;
 
-/// 32 MiB of pages, in KiB (`SQLite` takes a negative number as KiB). So the pages of the latest entries stay in memory
-/// until later states are written. The memory is taken as pages are used.
-const CACHE_SIZE: &str = "-32768";
+/// 8 MiB of pages, in KiB (`SQLite` takes a negative number as KiB). So the pages of the latest entries stay in memory
+/// until later states are written. A commit that has moved entries between pages goes through the whole cache, so a larger
+/// one costs more than it saves.
+const CACHE_SIZE: &str = "-8192";
 /// The write-ahead log is copied back once it has 16 MiB. Most pages of triggers are written and freed before that, and
 /// pages of entries are written several times. Each is copied once.
 const AUTOCHECKPOINT_PAGES: &str = "4000";

@@ -8,6 +8,8 @@ use cueline_model::{AttemptId, ExecutorName, JobId, RunId, Timestamp};
 
 use super::*;
 
+mod model;
+
 const NODES: usize = 3;
 const EXECUTORS: u64 = 3;
 
@@ -422,5 +424,47 @@ fn several_runs_of_a_lane_are_looked_at_together_before_their_marks() {
         };
         let batch = [of_job(1, 0), of_job(2, 1), of_job(1, 2), of_job(3, 3)];
         assert_eq!(marked_if_idle(&batch, &lane_groups(&batch)), [1, 3]);
+    }
+}
+
+/// An attempt that may be published, and a published one, were both given to one executor. Then their job moved.
+#[test]
+fn an_attempt_that_may_be_published_does_not_leave_the_earlier_group() {
+    let lane = LaneKey {
+        job: JobId(1),
+        shard: 0,
+    };
+    let request = DispatchRequest {
+        attempt: AttemptId {
+            run: RunId(2),
+            attempt: 1,
+        },
+        job_version: 1,
+        executor: name(1),
+        lane: Some(LanePlace {
+            lane,
+            slots: None,
+            at: Timestamp::from_millis(2),
+            due_at: Timestamp::from_millis(2),
+            maybe_published: true,
+        }),
+        limits: None,
+    };
+    let requests = [request];
+    for is_moved in [false, true] {
+        let facts = LaneFacts {
+            live: 2,
+            first_live: Some(1),
+            first_elsewhere: Some(1),
+            is_published_elsewhere: true,
+            is_moved,
+            executors: Some(("e1".to_owned(), "e1".to_owned())),
+            dispatching_elsewhere: is_moved.then_some((2, 2)),
+            ..LaneFacts::default()
+        };
+        let before = before_mark(&requests, &lane_groups(&requests), &[facts]);
+        assert_eq!(before.take_back.is_empty(), is_moved);
+        assert_eq!(before.waits[0].undecided, is_moved);
+        assert!(before.proceed.is_empty());
     }
 }
