@@ -211,6 +211,16 @@ impl NatsCluster {
         }
     }
 
+    /// What each server says about its streams and consumers, for the message of a failed test.
+    pub fn state(&self) -> String {
+        let pages = self.monitors.iter().enumerate().map(|(i, monitor)| {
+            let page = get(*monitor, "/jsz?consumers=true&raft=true&config=true");
+            let page = page.unwrap_or_else(|e| format!("{e:#}"));
+            format!("server {i}: {page}\n{}", self.log_of(i))
+        });
+        pages.collect::<Vec<_>>().join("\n")
+    }
+
     fn wait_for_leader(&self, i: usize) -> Result<()> {
         let knows_leader = || {
             let page = get(self.monitors[i], "/jsz").map_err(|e| format!("{e:#}"))?;
