@@ -18,8 +18,8 @@ use cueline_store::adapter::audit::channel_tested;
 use cueline_store::adapter::convert::to_i64;
 use cueline_store::{
     AlarmDelivery, AlarmEvent, AlarmFilter, AlarmStore, ClaimedDelivery, CollectedAlarms,
-    CountedJob, ErrorKind, MAX_CLAIMED_OF_CHANNEL, MAX_DELIVERY_AGE_MS, NotedLevels,
-    SendInProgress, SendOutcome, StoreError,
+    CountedJob, ErrorKind, MAX_CLAIMED_OF_CHANNEL, MAX_COUNTED_WAITING, MAX_DELIVERY_AGE_MS,
+    NotedLevels, SendInProgress, SendOutcome, StoreError,
 };
 use sqlx::types::Json;
 
@@ -88,11 +88,15 @@ const HOLD: &str =
 
 /// The due time of a run that was released is postponed. That of a first attempt follows from its fire time, unless it is a
 /// child (2) or of a backfill (4).
+/// ?3 bounds what is read of each job.
 pub(crate) const LOADS: &str = "
-    SELECT w.job_id, count(*), w.id, min(w.due_at) FROM (
-        SELECT r.job_id, r.id, iif(r.attempt = 1 AND r.kind NOT IN (2, 4), min(r.due_at, r.fire_at + (e.value ->> 1)), r.due_at) AS due_at
-        FROM json_each(?1) e CROSS JOIN run r WHERE r.job_id = e.value ->> 0 AND r.ended_at IS NULL AND r.state < 3) w
-    WHERE w.due_at <= ?2 GROUP BY w.job_id";
+    WITH counted AS MATERIALIZED (SELECT e.value ->> 0 AS job_id, (
+        SELECT json_array(count(*), w.id, min(w.due_at)) FROM (
+            SELECT r.id, iif(r.attempt = 1 AND r.kind NOT IN (2, 4), min(r.due_at, r.fire_at + (e.value ->> 1)), r.due_at) AS due_at
+            FROM run r WHERE r.job_id = e.value ->> 0 AND r.ended_at IS NULL AND r.state < 3
+                AND iif(r.attempt = 1 AND r.kind NOT IN (2, 4), min(r.due_at, r.fire_at + (e.value ->> 1)), r.due_at) <= ?2
+            LIMIT ?3) w) AS load FROM json_each(?1) e)
+    SELECT job_id, load ->> 0, load ->> 1, load ->> 2 FROM counted WHERE load ->> 0 > 0";
 
 const LEVELS: &str = "SELECT subject, absent_checks FROM alarm_level";
 
@@ -284,6 +288,7 @@ impl SqliteStore {
         let rows: Vec<LoadRow> = sqlx::query_as(LOADS)
             .bind(Json(jobs.collect::<Vec<_>>()))
             .bind(now.as_millis())
+            .bind(MAX_COUNTED_WAITING)
             .fetch_all(&mut *conn)
             .await?;
         Ok(loads(rows))

@@ -94,6 +94,69 @@ pub(crate) fn root_by_path(leaf: Hash, place: usize, size: usize, path: &[Hash])
     siblings.next().is_none().then_some(node)
 }
 
+/// The nodes of a tree that are known to belong to it. They begin with the root.
+///
+/// A proof makes known what it shows: the nodes on its way, and those beside it. So beside and above each known node, all nodes
+/// are known, and a later proof ends at the first known node that it reaches.
+#[derive(Debug)]
+pub(crate) struct KnownTree(Vec<Vec<Option<Hash>>>);
+
+impl KnownTree {
+    /// The tree of `size` leaves with this root.
+    pub(crate) fn new(size: usize, root: Hash) -> Self {
+        let mut levels = Vec::new();
+        let mut width = size;
+        while width > 1 {
+            levels.push(vec![None; width]);
+            width = width.div_ceil(2);
+        }
+        levels.push(vec![Some(root)]);
+        Self(levels)
+    }
+
+    /// Whether the tree has `leaf` at `place`, given its path. It is exactly then that [`root_by_path`] gives the root.
+    pub(crate) fn has(&mut self, leaf: Hash, place: usize, path: &[Hash]) -> bool {
+        let (mut node, mut at, mut is_known) = (leaf, place, false);
+        let mut siblings = path.iter();
+        let mut shown = Vec::with_capacity(2 * self.0.len());
+        for (height, level) in self.0.iter().enumerate() {
+            match level.get(at) {
+                Some(_) if is_known => {}
+                Some(Some(known)) if *known == node => is_known = true,
+                Some(None) => shown.push((height, at, node)),
+                // The place is none, or another node is there.
+                _ => return false,
+            }
+            let Some(beside) = level.get(at ^ 1) else {
+                at /= 2;
+                continue;
+            };
+            let Some(sibling) = siblings.next() else {
+                return false;
+            };
+            if !is_known {
+                shown.push((height, at ^ 1, *sibling));
+                node = match at % 2 {
+                    0 => parent(&node, sibling),
+                    _ => parent(sibling, &node),
+                };
+            } else if *beside != Some(*sibling) {
+                return false;
+            }
+            at /= 2;
+        }
+        let is_proven = is_known && siblings.next().is_none();
+        if is_proven {
+            for (height, at, hash) in shown {
+                if let Some(node) = self.0.get_mut(height).and_then(|level| level.get_mut(at)) {
+                    *node = Some(hash);
+                }
+            }
+        }
+        is_proven
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -132,6 +195,35 @@ mod tests {
                 let path = tree.path(place);
                 let found = root_by_path(*one, place, all.len(), &path);
                 prop_assert_eq!(found, Some(tree.root()));
+            }
+        }
+
+        #[test]
+        fn a_known_tree_decides_as_the_root_does(
+            count in 1_u8..=70,
+            proofs in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0..6_u8), 1..100),
+        ) {
+            let all = leaves(count);
+            let tree = Tree::new(all.clone());
+            let mut known = KnownTree::new(all.len(), tree.root());
+            for (place, other, change) in proofs {
+                let place = place.index(all.len());
+                let (mut leaf, mut at, mut path) = (all[place], place, tree.path(place));
+                match change {
+                    1 => leaf = all[other.index(all.len())],
+                    2 => at = other.index(all.len() + 2),
+                    3 if !path.is_empty() => {
+                        let changed = other.index(path.len());
+                        path[changed][0] ^= 1;
+                    }
+                    4 => path.push(leaf),
+                    5 => path.truncate(path.len().saturating_sub(1)),
+                    _ => {}
+                }
+                let expected = root_by_path(leaf, at, all.len(), &path) == Some(tree.root());
+                prop_assert_eq!(known.has(leaf, at, &path), expected);
+                // A second time, when more may be known.
+                prop_assert_eq!(known.has(leaf, at, &path), expected);
             }
         }
 

@@ -17,7 +17,7 @@ use crate::key_text::key_bytes;
 use crate::merkle::{self, Hash, Tree};
 use crate::message::{Trigger, encode};
 pub use crate::sign_error::SignError;
-use crate::trigger_signature::{SIGNATURE_BYTES, TriggerSignature};
+use crate::trigger_signature::{SignatureParts, TriggerSignature};
 
 /// The most triggers under one signature. Twice as many would lengthen each message by 43 bytes and add a hash for each
 /// trigger, and a hundred-and-twenty-eighth of a signature is already cheap.
@@ -174,59 +174,60 @@ impl VerifyingKeys {
     /// [`SignError::Missing`] if the trigger has no signature, [`SignError::Mismatch`] if it is of another key or for
     /// another message.
     pub fn verify(&self, message: &[u8], trigger: &Trigger) -> Result<(), SignError> {
-        self.check(&self.batch_of(message, trigger)?)
+        self.check(&self.proof_of(message, trigger)?).map(drop)
     }
 
-    /// The batch that the signature of `trigger` claims. Nothing is verified yet.
-    pub(crate) fn batch_of(
-        &self,
-        message: &[u8],
-        trigger: &Trigger,
-    ) -> Result<SignedBatch, SignError> {
+    /// What the signature of `trigger` claims. Nothing is verified yet.
+    pub(crate) fn proof_of(&self, message: &[u8], trigger: &Trigger) -> Result<Proof, SignError> {
         let signature = trigger.signature.as_ref().ok_or(SignError::Missing)?;
-        SignedBatch::of(message, signature).ok_or_else(|| self.mismatch())
+        Proof::of(message, signature).ok_or_else(|| self.mismatch())
     }
 
-    /// Checks that one of the keys signed the batch.
-    pub(crate) fn check(&self, batch: &SignedBatch) -> Result<(), SignError> {
-        let bytes = signed(batch.size, &batch.root);
-        let signature = Signature::from_bytes(&batch.signature);
+    /// Checks that one of the keys signed the batch. Returns the root of its tree.
+    pub(crate) fn check(&self, proof: &Proof) -> Result<Hash, SignError> {
+        let root = proof.root().ok_or_else(|| self.mismatch())?;
+        let bytes = signed(proof.parts.size, &root);
+        let signature = Signature::from_bytes(&proof.parts.batch);
         let is_trusted = self
             .0
             .iter()
             .any(|key| key.verify_strict(&bytes, &signature).is_ok());
         if is_trusted {
-            Ok(())
+            Ok(root)
         } else {
             Err(self.mismatch())
         }
     }
 
-    const fn mismatch(&self) -> SignError {
+    pub(crate) const fn mismatch(&self) -> SignError {
         SignError::Mismatch(self.0.len())
     }
 }
 
-/// A batch as one of its triggers shows it. Two triggers of one batch show the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SignedBatch {
-    signature: [u8; SIGNATURE_BYTES],
-    root: Hash,
-    size: u16,
+/// What a trigger shows of its batch, and the hash of its message.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    pub(crate) leaf: Hash,
+    pub(crate) parts: SignatureParts,
 }
 
-impl SignedBatch {
-    /// The root follows from the message. `None` if the message does not end with the signature, or the signature is
-    /// none.
+impl Proof {
+    /// `None` if the message does not end with the signature, or the signature is none.
     fn of(message: &[u8], signature: &TriggerSignature) -> Option<Self> {
         // The signed bytes end with a brace. `sign_all` put the signature field in its place.
         let before = signature.strip_from(message)?;
-        let parts = signature.parts()?;
         Some(Self {
-            signature: parts.batch,
-            root: parts.root(merkle::leaf(&[before, b"}"]))?,
-            size: parts.size,
+            leaf: merkle::leaf(&[before, b"}"]),
+            parts: signature.parts()?,
         })
+    }
+
+    /// The root of the tree. `None` if place, size and path do not fit each other.
+    fn root(&self) -> Option<Hash> {
+        let SignatureParts {
+            size, place, path, ..
+        } = &self.parts;
+        merkle::root_by_path(self.leaf, (*place).into(), (*size).into(), path)
     }
 }
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 
-use crate::merkle::{HASH_BYTES, Hash, root_by_path};
+use crate::merkle::{HASH_BYTES, Hash};
 
 /// The length of an Ed25519 signature.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
@@ -26,13 +26,16 @@ const AFTER: &[u8] = b"\"}";
 pub struct TriggerSignature(String);
 
 /// The parts of a signature.
+#[derive(Debug)]
 pub(crate) struct SignatureParts {
     /// The number of triggers in the batch.
     pub(crate) size: u16,
-    place: u16,
+    /// The place of the trigger in it.
+    pub(crate) place: u16,
     /// The signature of the batch. All its triggers have the same one.
     pub(crate) batch: [u8; SIGNATURE_BYTES],
-    path: Vec<Hash>,
+    /// The hashes beside the way from the trigger to the root.
+    pub(crate) path: Vec<Hash>,
 }
 
 impl TriggerSignature {
@@ -66,12 +69,5 @@ impl TriggerSignature {
     pub(crate) fn strip_from<'m>(&self, message: &'m [u8]) -> Option<&'m [u8]> {
         let rest = message.strip_suffix(AFTER)?;
         rest.strip_suffix(self.0.as_bytes())?.strip_suffix(BEFORE)
-    }
-}
-
-impl SignatureParts {
-    /// The root of the tree with this leaf. `None` if place, size and path do not fit each other.
-    pub(crate) fn root(&self, leaf: Hash) -> Option<Hash> {
-        root_by_path(leaf, self.place.into(), self.size.into(), &self.path)
     }
 }

@@ -3,22 +3,45 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
+use crate::merkle::KnownTree;
 use crate::message::Trigger;
-use crate::sign::{SignError, SignedBatch, VerifyingKeys};
+use crate::sign::{Proof, SignError, VerifyingKeys};
+use crate::trigger_signature::SIGNATURE_BYTES;
 
 /// The number of verified batches that are remembered. At the bound, the one that was used least recently is forgotten;
-/// its next trigger costs another check.
+/// its next trigger costs another check. A batch of the largest size takes 8 KiB, so all take 2 MiB at most.
 const MAX_BATCHES: usize = 256;
 
 /// Checks triggers with the keys that a worker trusts.
 ///
-/// It remembers batches that it has verified. A further trigger of such a batch costs a few hashes. Only genuine batches
-/// are remembered, so forged triggers cannot displace them.
+/// It remembers batches that it has verified, and what their triggers have shown of their hash trees. A further trigger of such a
+/// batch costs a hash of its message and one or two more. Only genuine batches are remembered, so forged triggers cannot displace
+/// them.
 #[derive(Debug)]
 pub struct TriggerVerifier {
     keys: VerifyingKeys,
     /// The batch that was used last comes first.
-    verified: Mutex<VecDeque<SignedBatch>>,
+    verified: Mutex<VecDeque<VerifiedBatch>>,
+}
+
+/// A batch that one of the keys has signed.
+#[derive(Debug)]
+struct VerifiedBatch {
+    signature: [u8; SIGNATURE_BYTES],
+    size: u16,
+    tree: KnownTree,
+}
+
+impl VerifiedBatch {
+    /// Whether the trigger of this proof says that it belongs to the batch.
+    fn is_claimed_by(&self, proof: &Proof) -> bool {
+        self.signature == proof.parts.batch && self.size == proof.parts.size
+    }
+
+    fn has(&mut self, proof: &Proof) -> bool {
+        let place = proof.parts.place.into();
+        self.tree.has(proof.leaf, place, &proof.parts.path)
+    }
 }
 
 impl TriggerVerifier {
@@ -36,31 +59,38 @@ impl TriggerVerifier {
     ///
     /// Those of [`VerifyingKeys::verify`].
     pub fn verify(&self, message: &[u8], trigger: &Trigger) -> Result<(), SignError> {
-        let batch = self.keys.batch_of(message, trigger)?;
-        if self.is_known(&batch) {
-            return Ok(());
+        let proof = self.keys.proof_of(message, trigger)?;
+        if let Some(has_it) = self.is_in_known_batch(&proof) {
+            return has_it.then_some(()).ok_or_else(|| self.keys.mismatch());
         }
-        self.keys.check(&batch)?;
+        let root = self.keys.check(&proof)?;
+        let mut batch = VerifiedBatch {
+            signature: proof.parts.batch,
+            size: proof.parts.size,
+            tree: KnownTree::new(proof.parts.size.into(), root),
+        };
+        batch.has(&proof);
         let mut verified = self.verified();
         verified.push_front(batch);
         verified.truncate(MAX_BATCHES);
         Ok(())
     }
 
-    /// Whether the batch was verified before. Moves it to the front.
-    fn is_known(&self, batch: &SignedBatch) -> bool {
+    /// Whether the trigger is in the batch that it claims, if that was verified before. Moves the batch to the front.
+    fn is_in_known_batch(&self, proof: &Proof) -> Option<bool> {
         let mut verified = self.verified();
-        let Some(at) = verified.iter().position(|known| known == batch) else {
-            return false;
-        };
-        if let Some(known) = verified.remove(at) {
-            verified.push_front(known);
+        let at = verified
+            .iter()
+            .position(|batch| batch.is_claimed_by(proof))?;
+        if at > 0 {
+            let batch = verified.remove(at)?;
+            verified.push_front(batch);
         }
-        true
+        verified.front_mut().map(|batch| batch.has(proof))
     }
 
     /// It is a list of values. A panic elsewhere leaves it valid.
-    fn verified(&self) -> std::sync::MutexGuard<'_, VecDeque<SignedBatch>> {
+    fn verified(&self) -> std::sync::MutexGuard<'_, VecDeque<VerifiedBatch>> {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,6 +25,7 @@ pub mod flow_runs;
 pub mod flows;
 pub mod follow_ups;
 pub mod idempotency;
+pub mod job_loads;
 pub mod jobs;
 pub mod lanes;
 pub mod limits;
@@ -82,8 +83,9 @@ macro_rules! store_conformance {
             alarms: alarm_definitions_are_kept_in_versions, failures_in_a_row_raise_one_alarm, a_failure_that_is_retried_raises_no_alarm,
                 alarms_follow_the_times_of_a_batch, missed_fire_times_raise_one_alarm, a_run_that_is_skipped_as_a_misfire_raises_an_alarm,
                 a_condition_raises_an_alarm_when_it_begins,
-                a_condition_ends_after_several_checks, one_node_checks_alarms, the_load_of_jobs_is_what_waits,
-                a_postponed_run_waits_since_its_fire_time;
+                a_condition_ends_after_several_checks, one_node_checks_alarms;
+            job_loads: the_load_of_jobs_is_what_waits, a_postponed_run_waits_since_its_fire_time,
+                a_long_backlog_is_counted_up_to_a_bound;
             alarm_outbox: events_of_an_interval_are_one_message, a_delivery_is_sent_until_it_is_settled,
                 a_silence_keeps_alarms_from_being_sent, silences_are_bounded,
                 alarms_of_a_deleted_rule_are_dropped, a_channel_is_tested, alarms_are_listed, old_alarms_are_deleted;
