@@ -261,7 +261,7 @@ impl Builder {
 
     /// The worker's broker lease ends this long after its last proof. The worker then starts nothing, and stops
     /// running attempts unless their job says `fence = "keep"`. Waiting attempts go on if the lease is renewed in
-    /// time.
+    /// time. Already after half of this time the worker accepts and starts nothing until the next proof.
     ///
     /// The value must be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops
     /// nothing. It must be less than [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
