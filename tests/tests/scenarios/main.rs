@@ -37,4 +37,5 @@ mod standalone_kills;
 mod startup_failures;
 mod stop_requests;
 mod storms;
+mod unstored_heartbeats;
 mod walk_through;

@@ -261,7 +261,7 @@ impl Builder {
 
     /// The worker's broker lease ends this long after its last proof. The worker then starts nothing, and stops
     /// running attempts unless their job says `fence = "keep"`. Waiting attempts go on if the lease is renewed in
-    /// time.
+    /// time. Already after half of this time the worker accepts and starts nothing until the next proof.
     ///
     /// The value must be more than twice [`heartbeat_every`](Self::heartbeat_every), so that one lost heartbeat stops
     /// nothing. It must be less than [`failover_after`](Self::failover_after). Default: two thirds of that, 20 s.
@@ -364,14 +364,11 @@ impl Builder {
                 &problem,
             ));
         }
-        let default_fence_after = LeaseTimings::default_fence_after(self.failover_after);
-        let timings = LeaseTimings {
-            fence_after: self.fence_after.unwrap_or(default_fence_after),
-            failover_after: self.failover_after,
-        };
+        let timings =
+            LeaseTimings::new(self.failover_after, self.fence_after, self.heartbeat_every);
         let lease_timings = (!self.in_process_scheduler).then_some(timings);
-        let default_every = lease_timings.map_or(HEARTBEAT_EVERY, |t| t.heartbeat_every());
-        let heartbeat_every = self.heartbeat_every.unwrap_or(default_every);
+        let every = lease_timings.map(|timings| timings.heartbeat_every);
+        let heartbeat_every = every.or(self.heartbeat_every).unwrap_or(HEARTBEAT_EVERY);
         check_times(heartbeat_every, lease_timings.as_ref())?;
         let own_dir = identity.and_then(WorkerIdentity::state_dir);
         let state_dir = self.state_dir.or(own_dir);
@@ -445,6 +442,7 @@ fn check_times(heartbeat_every: Duration, timings: Option<&LeaseTimings>) -> Res
     let Some(LeaseTimings {
         fence_after,
         failover_after,
+        ..
     }) = timings
     else {
         return Ok(());

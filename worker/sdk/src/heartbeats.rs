@@ -6,7 +6,7 @@ use std::time::Duration;
 use cueline_broker::{BrokerError, Channel};
 use cueline_model::{Heartbeat, Timestamp};
 use cueline_protocol::{HeartbeatMessage, HeartbeatSender, LeaseTimes, VERSION, encode};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::lease::{BrokerLease, LeaseTimings};
 use crate::settings::Settings;
@@ -40,9 +40,10 @@ impl Heartbeats {
         loop {
             // If the drain begins later, this heartbeat may not say so.
             let is_drain_announced = self.status.is_draining();
+            let began = Instant::now();
             self.send(HeartbeatKind::Running).await;
             tokio::select! {
-                () = self.pause() => {}
+                () = self.pause(began) => {}
                 () = self.status.drain_began(), if !is_drain_announced => {}
                 () = self.lease.heartbeat_requested() => {}
                 () = self.settings.origin.accepted() => {}
@@ -50,7 +51,9 @@ impl Heartbeats {
         }
     }
 
-    async fn pause(&self) {
+    /// The pause after the heartbeat that `began` then. A broker that takes seconds for each one makes them no rarer:
+    /// otherwise it would make the lease overdue.
+    async fn pause(&self, began: Instant) {
         let every = self.settings.heartbeat_every;
         let Some(timings) = &self.settings.lease_timings else {
             return sleep(every).await;
@@ -58,7 +61,7 @@ impl Heartbeats {
         let retry = every.min(timings.retry_every());
         sleep(retry).await;
         if self.lease.is_newest_echo_returned() {
-            sleep(every.saturating_sub(retry)).await;
+            sleep_until(began + every).await;
         }
     }
 
@@ -191,7 +194,7 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use cueline_broker::conformance::{Fault, Faulty, Operation};
-    use cueline_broker::{Broker, BrokerOptions};
+    use cueline_broker::{Announcement, Broker, BrokerOptions, Listener};
     use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
     use cueline_protocol::{Control, decode};
     use cueline_runtime::ManualBootClock;
@@ -201,58 +204,96 @@ mod tests {
     use crate::lease::FenceStage;
     use crate::lease::tests::unproven;
 
-    /// Sends one heartbeat of a worker with a `fence_after` of 20 s. The broker takes `delay` to store it. Returns whether
-    /// it renewed the lease.
-    async fn is_renewed_after(delay: Duration) -> bool {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("broker.db");
-        let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default()).await;
-        let driver = Faulty::new(Arc::new(driver.expect("a broker")));
-        let faults = driver.faults();
-        faults.always(Operation::AnnounceStored, Fault::Late(delay));
-        let broker = Broker::new(driver, BrokerOptions::default());
-        let builder = Worker::builder("default")
-            .name("one")
-            .broker(broker.clone())
-            .allow_unverified_native();
-        let settings = builder.settings().expect("settings");
-        let listening = broker.listen(&settings.control_channel()).await;
-        let mut control = listening.expect("a listener");
-        let clock = ManualBootClock::default();
-        let lease = Arc::new(unproven(&clock));
-        let heartbeats = Heartbeats {
-            settings: Arc::new(settings),
-            status: Arc::default(),
-            lease: Arc::clone(&lease),
-        };
-        // From here on, time passes at once when all tasks wait.
-        tokio::time::pause();
-        heartbeats.send(HeartbeatKind::Running).await;
-        clock.advance(delay);
-        let mut echoes = Vec::new();
-        control.try_recv_many(&mut echoes, usize::MAX);
-        for echo in &echoes {
-            match decode::<Control>(&echo.payload) {
-                Ok(Control::Echo {
-                    incarnation,
-                    number,
-                    ..
-                }) => lease.echo_returned(&incarnation, number),
-                other => panic!("{other:?}"),
+    /// A worker with a `fence_after` of 20 s, and a broker that takes `delay` to store a heartbeat.
+    struct SlowBroker {
+        _folder: tempfile::TempDir,
+        heartbeats: Heartbeats,
+        control: Listener,
+        clock: ManualBootClock,
+        lease: Arc<BrokerLease>,
+    }
+
+    impl SlowBroker {
+        async fn new(delay: Duration) -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let file = folder.path().join("broker.db");
+            let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default()).await;
+            let driver = Faulty::new(Arc::new(driver.expect("a broker")));
+            let faults = driver.faults();
+            faults.always(Operation::AnnounceStored, Fault::Late(delay));
+            let broker = Broker::new(driver, BrokerOptions::default());
+            let builder = Worker::builder("default")
+                .name("one")
+                .broker(broker.clone())
+                .allow_unverified_native();
+            let settings = builder.settings().expect("settings");
+            let listening = broker.listen(&settings.control_channel()).await;
+            let control = listening.expect("a listener");
+            let clock = ManualBootClock::default();
+            let lease = Arc::new(unproven(&clock));
+            let heartbeats = Heartbeats {
+                settings: Arc::new(settings),
+                status: Arc::default(),
+                lease: Arc::clone(&lease),
+            };
+            // From here on, time passes at once when all tasks wait.
+            tokio::time::pause();
+            Self {
+                _folder: folder,
+                heartbeats,
+                control,
+                clock,
+                lease,
             }
         }
-        let failure = heartbeats.status.send_failure();
+    }
+
+    fn take_echo(lease: &BrokerLease, echo: &Announcement) {
+        match decode::<Control>(&echo.payload) {
+            Ok(Control::Echo {
+                incarnation,
+                number,
+                ..
+            }) => lease.echo_returned(&incarnation, number),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends one heartbeat. Returns whether it renewed the lease.
+    async fn is_renewed_after(delay: Duration) -> bool {
+        let mut broker = SlowBroker::new(delay).await;
+        broker.heartbeats.send(HeartbeatKind::Running).await;
+        broker.clock.advance(delay);
+        let mut echoes = Vec::new();
+        broker.control.try_recv_many(&mut echoes, usize::MAX);
+        for echo in &echoes {
+            take_echo(&broker.lease, echo);
+        }
+        let failure = broker.heartbeats.status.send_failure();
         assert_eq!(failure.is_none(), !echoes.is_empty(), "{failure:?}");
-        lease.lift_fence(FenceStage::WaitingReturned, 0)
+        broker.lease.lift_fence(FenceStage::WaitingReturned, 0)
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_stores_slowly_makes_heartbeats_no_rarer() {
+        let broker = SlowBroker::new(Duration::from_secs(4)).await;
+        let status = Arc::clone(&broker.heartbeats.status);
+        let (mut control, lease) = (broker.control, broker.lease);
+        let echoes = async {
+            while let Some(echo) = control.recv().await {
+                take_echo(&lease, &echo);
+            }
+        };
+        let all = async { tokio::join!(broker.heartbeats.run(), echoes) };
+        let over = timeout(Duration::from_secs(59), all).await;
+        assert!(over.is_err());
+        assert_eq!(status.last_heartbeat(), 12, "one every 5 s");
     }
 
     /// An answer that takes longer than any other message may.
     #[tokio::test]
     async fn a_heartbeat_that_is_stored_late_renews_the_lease() {
-        let timings = LeaseTimings {
-            fence_after: Duration::from_secs(20),
-            failover_after: Duration::from_secs(30),
-        };
+        let timings = LeaseTimings::new(Duration::from_secs(30), None, None);
         let delay = Duration::from_millis(4_900);
         assert!(timings.send_timeout() < delay && delay < timings.store_timeout());
         assert!(is_renewed_after(delay).await);

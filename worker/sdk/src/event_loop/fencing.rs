@@ -1,4 +1,4 @@
-//! The event loop's actions when the broker lease ends and when it is renewed.
+//! The event loop's actions when the broker lease is overdue, when it ends, and when it is renewed.
 
 use super::decisions::Decisions;
 use super::state::EventLoop;
@@ -6,9 +6,30 @@ use crate::lanes::NotStarted;
 use crate::lease::FenceStage;
 
 impl EventLoop {
-    /// Acts on the state of the lease. A fence is never lifted in the turn that noticed it. Before that, running
-    /// attempts must be asked to stop, and returned attempts must be on disk.
+    /// Acts on the state of the lease.
     pub(super) fn follow_lease(&mut self, decisions: &mut Decisions) {
+        self.follow_fence(decisions);
+        let was_overdue = self.lease_overdue;
+        // One look for the whole turn: what is accepted in it can also start in it.
+        self.lease_overdue = !self.is_fenced() && self.services.lease.is_overdue();
+        if self.lease_overdue && !was_overdue {
+            tracing::warn!(
+                "broker lease was not renewed in time; no trigger is accepted or started until it is. Check that the broker stores heartbeats"
+            );
+        } else if was_overdue && !self.lease_overdue && !self.is_fenced() {
+            tracing::info!("broker lease renewed; triggers are accepted and started again");
+        }
+    }
+
+    /// Whether triggers that have come must wait unaccepted. A lane whose policy discards or covers would decide about
+    /// them now, by attempts that may never start. A drain returns them, so it waits for nothing.
+    pub(super) fn holds_triggers(&self) -> bool {
+        self.lease_overdue && !self.draining
+    }
+
+    /// A fence is never lifted in the turn that noticed it. Before that, running attempts must be asked to stop, and
+    /// returned attempts must be on disk.
+    fn follow_fence(&mut self, decisions: &mut Decisions) {
         let lease = &self.services.lease;
         match self.fence_stage {
             FenceStage::NotHandled if !lease.is_fenced() => return,

@@ -9,7 +9,8 @@ use crate::intake::Received;
 
 /// The most ended attempts that wait for the event loop. At the limit their tasks wait.
 pub(super) const MAX_ENDED: usize = 4_096;
-/// The most batches of triggers that wait for the event loop. At the limit nothing is fetched.
+/// The most batches of triggers that wait for the event loop, and that wait in it while the lease is overdue. At the limit
+/// nothing is fetched.
 pub(super) const MAX_RECEIVED: usize = 4;
 /// The most batches of recorded starts that wait for the event loop. At the limit nothing more is recorded.
 pub(super) const MAX_RECORDED: usize = 16;

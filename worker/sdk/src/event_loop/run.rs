@@ -10,6 +10,7 @@ use super::decisions::Decisions;
 use super::halt::Halt;
 use super::inputs::{Inbox, Inputs, MAX_ENDED, MAX_ORDERS, MAX_RECEIVED};
 use super::state::EventLoop;
+use crate::intake::Received;
 use crate::linger;
 use crate::starts::StartQueue;
 
@@ -45,7 +46,8 @@ impl EventLoop {
                     drain_deadline = None;
                     self.stop_running();
                 }
-                count = inbox.received.recv_many(&mut inputs.received, MAX_RECEIVED), if intake_open => {
+                // A turn leaves triggers in `inputs` while the lease is overdue.
+                count = inbox.received.recv_many(&mut inputs.received, MAX_RECEIVED), if intake_open && inputs.received.is_empty() => {
                     intake_open = count > 0;
                 }
                 _ = inbox.ended.recv_many(&mut inputs.ended, MAX_ENDED), if linger_until.is_none() => {
@@ -60,6 +62,7 @@ impl EventLoop {
                 () = until(linger_until) => {}
                 _ = inbox.orders.recv_many(&mut inputs.orders, MAX_ORDERS) => {}
                 () = lease.needs_action(self.fence_stage) => {}
+                () = lease.renewed(), if self.lease_overdue => {}
                 _ = ticks.tick() => inputs.tick = true,
             }
             linger_until = None;
@@ -87,7 +90,7 @@ impl EventLoop {
         self.take_ended(inputs.ended.drain(..), &mut decisions);
         self.take_recorded(inputs.recorded.drain(..).flatten(), &mut decisions);
         let queries = self.take_orders(inputs.orders.drain(..), &mut decisions);
-        let received: Vec<_> = inputs.received.drain(..).flatten().collect();
+        let received = self.take_received(&mut inputs.received);
         let fetched = received.len();
         self.accept_all(received, &mut decisions).await?;
         self.start_ready(&mut decisions);
@@ -119,13 +122,23 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Starts the attempts that the lanes allow. Nothing starts while the worker is fenced, its report queue is full,
-    /// or too many starts are not recorded.
+    /// The triggers that this turn decides about. Others stay in `waiting`, which has a limit, until the lease is renewed
+    /// or ends. If it ends, they go back to the broker.
+    fn take_received(&self, waiting: &mut Vec<Vec<Received>>) -> Vec<Received> {
+        if self.holds_triggers() {
+            return Vec::new();
+        }
+        waiting.drain(..).flatten().collect()
+    }
+
+    /// Starts the attempts that the lanes allow. Nothing starts while the worker is fenced or its lease overdue, while
+    /// its report queue is full, or while too many starts are not recorded.
     fn start_ready(&mut self, decisions: &mut Decisions) {
         let is_unrecorded = |starts: &Arc<StartQueue>| starts.is_full();
         let halted = self.services.reports.is_full()
             || self.services.starts.as_ref().is_some_and(is_unrecorded)
-            || self.is_fenced();
+            || self.is_fenced()
+            || self.lease_overdue;
         let capacity = if halted {
             0
         } else {

@@ -1,6 +1,6 @@
 //! Attempts between the decision to start them and the start of their handlers.
 //!
-//! Their lanes count them as running. Until their start is recorded they can still end unstarted. The journal has them
+//! Their lanes count them as running. An overdue lease holds back also those whose start is recorded. Until their start is recorded they can still end unstarted. The journal has them
 //! as accepted, so after a crash they wait again.
 
 use super::decisions::Decisions;
@@ -20,16 +20,19 @@ impl EventLoop {
         }
     }
 
-    /// Starts the attempts that are recorded now. A fenced worker returns them, because it does not know how long it
-    /// will be fenced.
+    /// Starts the attempts that are recorded now. While the lease is overdue they wait, as long as that takes: it ends
+    /// with a proof or a fence. A fenced worker returns them, because it does not know how long it will be fenced.
     pub(super) fn take_recorded(
         &mut self,
         recorded: impl Iterator<Item = AttemptKey>,
         decisions: &mut Decisions,
     ) {
-        for key in recorded {
+        let held = std::mem::take(&mut self.recorded);
+        for key in held.into_iter().chain(recorded) {
             if self.is_fenced() {
                 self.end_starting(key, NotStarted::Fenced, decisions);
+            } else if self.lease_overdue {
+                self.recorded.push(key);
             } else if let Some(attempt) = self.starting.remove(&key) {
                 decisions.start(key, attempt);
             }

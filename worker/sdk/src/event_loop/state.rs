@@ -58,6 +58,10 @@ pub(crate) struct EventLoop {
     /// The end of the drain timeout, once a drain has begun.
     pub(crate) drain_ends_at: Option<Instant>,
     pub(super) fence_stage: FenceStage,
+    /// As of this turn, the lease is overdue and has not ended.
+    pub(super) lease_overdue: bool,
+    /// Attempts of `starting` whose start is recorded and that wait for the renewal of an overdue lease.
+    pub(super) recorded: Vec<AttemptKey>,
     /// No start could be recorded for so long that everything is returned.
     pub(super) unrecordable: bool,
 }
@@ -90,6 +94,8 @@ impl EventLoop {
             draining: false,
             drain_ends_at: None,
             fence_stage: FenceStage::NotHandled,
+            lease_overdue: false,
+            recorded: Vec::new(),
             unrecordable: false,
         }
     }

@@ -89,7 +89,7 @@ impl Intake {
     }
 
     fn room(&self) -> usize {
-        if self.reports.is_full() || self.lease.is_fenced() {
+        if self.reports.is_full() || self.lease.is_fenced() || self.lease.is_overdue() {
             return 0;
         }
         MAX_HELD.saturating_sub(self.status.held()).min(MAX_FETCH)

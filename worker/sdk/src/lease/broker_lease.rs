@@ -120,6 +120,19 @@ impl BrokerLease {
         self.state.borrow().fenced
     }
 
+    /// Whether nothing may be accepted or started before the next proof, because the lease may end soon. False without a
+    /// lease.
+    pub(crate) fn is_overdue(&self) -> bool {
+        !self.is_recent(&self.state.borrow())
+    }
+
+    /// Returns when the lease is not overdue any more.
+    pub(crate) async fn renewed(&self) {
+        let mut changes = self.state.subscribe();
+        // Each proof changes the state. Waiting fails only without a sender, and `self` has it.
+        let _ = changes.wait_for(|state| self.is_recent(state)).await;
+    }
+
     /// Whether waiting attempts must be returned before the fence can be lifted.
     pub(crate) fn must_return_waiting(&self) -> bool {
         self.check_expiry();
@@ -313,6 +326,14 @@ impl BrokerLease {
                 "broker lease ended; running attempts are stopped and nothing is started until the broker can be reached"
             );
         }
+    }
+
+    /// Whether the lease of this state is not overdue.
+    fn is_recent(&self, state: &LeaseState) -> bool {
+        let Some(timings) = self.timings else {
+            return true;
+        };
+        cueline_runtime::planted!("no_fence") || !state.is_overdue(&timings, self.clock.up_ms())
     }
 
     fn notify_renewed(&self, timings: &LeaseTimings, proof: LeaseProof) {

@@ -5,6 +5,10 @@
 //! judge, and the worker receives orders. It renews the lease as of the time at which the heartbeat was sent. Nothing
 //! else renews it.
 //!
+//! The lease is *overdue* once half of `fence_after` has passed since its last proof. The worker then accepts and starts
+//! nothing until the next proof, because the lease may end before an attempt that starts now. What was started before goes
+//! on. A broker that restarts delivers triggers and takes records of starts before it can store heartbeats.
+//!
 //! The lease ends `fence_after` its last proof. The worker is then *fenced*, because the schedulers may soon give its
 //! work to other executors. It starts nothing, and its running attempts must end before that. Waiting attempts stay
 //! until halfway between the fence and that end, and are then returned. Only the event loop lifts the fence, after it

@@ -73,6 +73,13 @@ impl LeaseState {
         !self.proof.is_some_and(is_valid)
     }
 
+    /// Whether the last proof is so old that nothing may be accepted or started before the next one.
+    pub(super) fn is_overdue(&self, timings: &LeaseTimings, now_ms: i64) -> bool {
+        let overdue_ms = millis(timings.overdue_after());
+        let is_recent = |proof: LeaseProof| now_ms.saturating_sub(proof.boot_ms) < overdue_ms;
+        !self.proof.is_some_and(is_recent)
+    }
+
     /// The change that is due at `now_ms`.
     pub(super) fn due_change(&self, timings: &LeaseTimings, now_ms: i64) -> LeaseChange {
         if !self.fenced {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cueline_model::Session;
 use cueline_protocol::Control;
 use cueline_runtime::{BootClock, ManualBootClock};
+use futures_util::FutureExt as _;
 
 use super::echoes::MAX_OUTSTANDING;
 use super::{BrokerLease, FenceStage, LeaseDeadline, LeaseTimings, OnLeaseRenewed};
@@ -14,6 +15,7 @@ use crate::journal::LeaseRecord;
 const TIMINGS: LeaseTimings = LeaseTimings {
     fence_after: secs(20),
     failover_after: secs(30),
+    heartbeat_every: secs(5),
 };
 
 const fn secs(n: u64) -> Duration {
@@ -160,6 +162,86 @@ fn an_echo_right_after_a_pause_does_not_hide_the_pause() {
     assert_eq!(lease.time_left(), Duration::ZERO);
     assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
     assert!(!lease.is_fenced());
+}
+
+#[test]
+fn half_way_to_its_end_the_lease_is_overdue_until_the_next_proof() {
+    let clock = ManualBootClock::default();
+    let lease = unproven(&clock);
+    assert!(lease.is_overdue());
+    renew(&lease);
+    assert!(lease.lift_fence(FenceStage::WaitingReturned, 0));
+    clock.advance(Duration::from_millis(9_999));
+    assert!(!lease.is_overdue());
+    let echo = send_echo(&lease);
+    clock.advance(Duration::from_millis(1));
+    assert!(lease.is_overdue() && !lease.is_fenced());
+    clock.advance(secs(9));
+    lease.echo_returned("this", echo);
+    assert!(!lease.is_overdue(), "as old as that heartbeat");
+    clock.advance(secs(1));
+    assert!(lease.is_overdue());
+}
+
+/// A broker that takes all its time for each heartbeat must not make the lease overdue between two of them.
+#[test]
+fn rare_heartbeats_make_the_lease_overdue_later() {
+    let overdue_after = |every| {
+        let timings = LeaseTimings {
+            heartbeat_every: every,
+            ..TIMINGS
+        };
+        timings.overdue_after()
+    };
+    assert_eq!(overdue_after(secs(1)), secs(10));
+    assert_eq!(overdue_after(secs(5)), secs(10));
+    assert_eq!(overdue_after(secs(9)), secs(14));
+}
+
+#[tokio::test]
+async fn a_proof_ends_the_wait_for_a_renewal() {
+    let clock = ManualBootClock::default();
+    let lease = proven(&clock);
+    lease.renewed().now_or_never().expect("not overdue");
+    let old = send_echo(&lease);
+    clock.advance(secs(10));
+    let mut renewed = std::pin::pin!(lease.renewed());
+    assert!(renewed.as_mut().now_or_never().is_none());
+    lease.echo_returned("this", old);
+    assert!(renewed.as_mut().now_or_never().is_none(), "10 s old");
+    renew(&lease);
+    renewed.now_or_never().expect("renewed");
+}
+
+#[test]
+fn a_lease_that_is_resumed_in_its_second_half_is_overdue() {
+    let clock = ManualBootClock::default();
+    clock.advance(secs(50));
+    for (age, overdue) in [(9_999, false), (10_000, true)] {
+        let lease = unproven(&clock);
+        let last = LeaseRecord {
+            wall_ms: 100_000 - age,
+            boot_ms: 50_000 - age,
+            boot_id: clock.boot_id(),
+            session: Session(1),
+        };
+        assert!(lease.resume(Some(&last), 100_000));
+        assert_eq!(lease.is_overdue(), overdue, "{age} ms");
+    }
+}
+
+#[test]
+fn without_a_lease_nothing_is_overdue() {
+    let clock = ManualBootClock::default();
+    let lease = BrokerLease::new(
+        None,
+        None,
+        Arc::new(clock.clone()),
+        "this".to_owned(),
+        Session(1),
+    );
+    clock.advance(secs(1_000));
+    assert!(!lease.is_overdue());
 }
 
 /// The lease is missing for this long, and then renewed.

@@ -7,24 +7,39 @@ const MAX_HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 /// The longest margin before the failover.
 pub(super) const MAX_MARGIN: Duration = Duration::from_secs(2);
 
-/// The two settings of a lease, and the times that follow from them.
+/// The settings of a lease, and the times that follow from them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LeaseTimings {
     /// The lease ends this long after its last proof.
     pub(crate) fence_after: Duration,
     /// The schedulers may give the worker's attempts to others this long after its last heartbeat.
     pub(crate) failover_after: Duration,
+    /// The time between two heartbeats.
+    pub(crate) heartbeat_every: Duration,
 }
 
 impl LeaseTimings {
-    /// Two thirds of `failover_after`.
-    pub(crate) fn default_fence_after(failover_after: Duration) -> Duration {
-        failover_after * 2 / 3
+    /// By default, `fence_after` is two thirds of `failover_after`. Heartbeats are then so frequent that the lease
+    /// survives the loss of several.
+    pub(crate) fn new(
+        failover_after: Duration,
+        fence_after: Option<Duration>,
+        heartbeat_every: Option<Duration>,
+    ) -> Self {
+        let fence_after = fence_after.unwrap_or(failover_after * 2 / 3);
+        let every = MAX_HEARTBEAT_EVERY.min(fence_after / 4);
+        Self {
+            fence_after,
+            failover_after,
+            heartbeat_every: heartbeat_every.unwrap_or(every),
+        }
     }
 
-    /// The default time between two heartbeats. It is short enough for the lease to survive the loss of several.
-    pub(crate) fn heartbeat_every(&self) -> Duration {
-        MAX_HEARTBEAT_EVERY.min(self.fence_after / 4)
+    /// The lease is overdue this long after its last proof: half of `fence_after`, or more if heartbeats are so rare that
+    /// a slow broker would often exceed that.
+    pub(crate) fn overdue_after(&self) -> Duration {
+        let slow = self.heartbeat_every + self.store_timeout();
+        slow.max(self.fence_after / 2)
     }
 
     /// Fenced attempts have ended this long before the failover: 2 s, or a fifteenth of `failover_after` if that is

@@ -30,6 +30,8 @@ pub(crate) struct FaultyLink {
     dead_letters_fail: AtomicBool,
     /// Failed moves to the dead letters.
     pub(crate) failed_dead: AtomicUsize,
+    /// Records of the start log whose confirmations were not lost.
+    pub(crate) confirmed_starts: AtomicUsize,
     /// Refused declarations.
     pub(crate) refused: AtomicUsize,
     /// Sent heartbeats, including lost ones.
@@ -50,6 +52,7 @@ impl FaultyLink {
             accepting_held: watch::Sender::new(false),
             dead_letters_fail: AtomicBool::default(),
             failed_dead: AtomicUsize::default(),
+            confirmed_starts: AtomicUsize::default(),
             refused: AtomicUsize::default(),
             heartbeats: AtomicUsize::default(),
             message_ids: Mutex::default(),
@@ -235,6 +238,7 @@ impl Driver for FaultyLink {
             let text = "no confirmation of the record";
             return Err(BrokerError::new(ErrorKind::Transient, text));
         }
+        self.confirmed_starts.fetch_add(1, Ordering::SeqCst);
         appended
     }
 

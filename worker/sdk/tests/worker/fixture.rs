@@ -216,6 +216,11 @@ impl Fixture {
         self.holdings_reply(store, &[]).await.fetched_until
     }
 
+    /// Whether the worker says that it has triggers that it has not handled yet.
+    pub(crate) async fn is_behind(&self, store: StoreId) -> bool {
+        self.holdings_reply(store, &[]).await.behind
+    }
+
     async fn holdings_reply(&self, store: StoreId, attempts: &[(i64, u32)]) -> HoldingsReply {
         let id = |&(run, attempt): &(i64, u32)| AttemptId {
             run: RunId(run),
@@ -296,6 +301,12 @@ impl Fixture {
     pub(crate) async fn wait_fetched(&self) {
         self.wait_queue("fetched triggers", |ready, _| ready == 0)
             .await;
+    }
+
+    /// Triggers that no worker has.
+    pub(crate) async fn queue_ready(&self) -> u64 {
+        let stats = self.broker.stats(&[own_queue()]).await.expect("stats");
+        stats.of(&own_queue()).map_or(0, |own| own.ready)
     }
 
     async fn wait_queue(&self, expected: &str, enough: impl Fn(u64, u64) -> bool) {
