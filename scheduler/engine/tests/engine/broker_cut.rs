@@ -65,15 +65,15 @@ impl Cluster {
     async fn with_jobs() -> Self {
         let every = json!({ "every": "1s" });
         let skip = json!({ "policy": "skip" });
-        Self::new(&[
+        let jobs = [
             ("serial", json!({ "schedule": every })),
             (
                 "apart",
                 json!({ "schedule": every, "scope": "executor", "route": "round" }),
             ),
             ("skip", json!({ "schedule": every, "misfire": skip })),
-        ])
-        .await
+        ];
+        Box::pin(Self::new(&jobs)).await
     }
 
     async fn cut_one(&mut self, fault: Fault) {
@@ -82,7 +82,7 @@ impl Cluster {
         self.reaches[0] = false;
     }
 
-    async fn heal(&mut self) {
+    fn heal(&mut self) {
         self.faults_of_one.clear();
         self.faults_of_two.clear();
         self.reaches = [true, true];
@@ -173,7 +173,7 @@ async fn runs_of_a_node_that_is_cut_off_start_at_others_within_seconds() {
         let mut cluster = Box::pin(Cluster::with_jobs()).await;
         cluster.cut_one(fault).await;
         cluster.run_until(HEALED_AT).await;
-        cluster.heal().await;
+        cluster.heal();
         cluster.run_until(HEALED_AT + 10_000).await;
         for job in ["serial", "apart", "skip"] {
             let at_first = cluster.latest_start(job, 2_000, CUT_AT + LATEST_MS).await;
@@ -203,7 +203,7 @@ async fn in_an_outage_of_the_whole_broker_both_nodes_claim_as_before() {
         let last = runs.last().expect("a run").fire_at;
         assert!(last >= Fixture::at(HEALED_AT), "{job}: {last}");
     }
-    cluster.heal().await;
+    cluster.heal();
     cluster.run_until(HEALED_AT + 30_000).await;
     for job in ["serial", "apart", "skip"] {
         cluster.latest_start(job, 2_000, HEALED_AT + 20_000).await;
@@ -231,7 +231,7 @@ async fn a_node_that_is_cut_off_claims_again_when_the_other_one_is_dead_or_cut_o
         cluster.run_until(HEALED_AT).await;
         assert!(cluster.fixture.runs("serial").await.len() >= fired + 10);
         assert_eq!(cluster.one.admin().claims_paused(), None);
-        cluster.heal().await;
+        cluster.heal();
         cluster.run_until(HEALED_AT + 30_000).await;
         let late = cluster.latest_start("apart", HEALED_AT + 10_000, HEALED_AT + 28_000);
         assert_eq!(late.await, 0, "{is_dead}");
