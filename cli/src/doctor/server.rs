@@ -44,6 +44,7 @@ pub(super) async fn check(api: &Api, checks: &mut Vec<Check>) {
     checks.push(clock(stats.now, before, after));
     checks.push(store(&stats));
     checks.push(failover(&stats));
+    checks.extend(claims(&stats));
     match EXECUTORS.read_all(api, all).await.and_then(read) {
         Ok(executors) => {
             check_executors(&executors, checks);
@@ -124,6 +125,17 @@ fn failover(stats: &Stats) -> Check {
         Some(_) => Check::ok("failover", "the server has just started"),
         None => Check::ok("failover", "the server notices when an executor dies"),
     }
+}
+
+/// Only a server that claims nothing has this check.
+fn claims(stats: &Stats) -> Option<Check> {
+    let why = stats.claims_paused.as_ref()?;
+    Some(Check::problem(
+        Level::Warn,
+        "claims",
+        format!("this server claims no runs, the others do: {why}"),
+        "look at the network between this server and the broker",
+    ))
 }
 
 fn check_executors(found: &Executors, checks: &mut Vec<Check>) {
@@ -222,7 +234,7 @@ mod tests {
     use cueline_model::Timestamp;
     use serde_json::json;
 
-    use super::{Level, clock, failover};
+    use super::{Level, claims, clock, failover};
 
     #[test]
     fn paused_executor_timeouts_are_a_problem_of_a_server_that_is_up_for_some_time() {
@@ -240,6 +252,18 @@ mod tests {
             let check = failover(&stats);
             assert_eq!(check.level, level, "{uptime_ms} {paused:?}");
             assert_eq!(check.text.contains(why), level == Level::Warn);
+        }
+    }
+
+    #[test]
+    fn a_server_that_claims_nothing_is_a_problem() {
+        for (paused, expected) in [(None, None), (Some("no answer"), Some(Level::Warn))] {
+            let stats = json!({
+                "version": "1", "uptime_ms": 0, "now": 0, "jobs": 0, "live": {},
+                "oldest_due_ms": null, "claims_paused": paused,
+            });
+            let stats: Stats = serde_json::from_value(stats).expect("readable");
+            assert_eq!(claims(&stats).map(|check| check.level), expected);
         }
     }
 

@@ -295,13 +295,15 @@ pub(crate) async fn stats(
     let numbers = state.store.stats().await?;
     let now = state.store.now().await?;
     let uptime_ms = u64::try_from(state.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let paused = state.admin.executor_timeouts_paused();
+    let timeouts_paused = state.admin.executor_timeouts_paused();
+    let claims_paused = state.admin.claims_paused();
     let since_start = state.admin.since_start();
     Ok(Json(Stats::new(
         numbers,
         uptime_ms,
         now,
-        paused,
+        timeouts_paused,
+        claims_paused,
         since_start,
     )))
 }

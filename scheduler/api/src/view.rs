@@ -291,6 +291,11 @@ pub struct Stats {
     #[serde(default)]
     #[schema(required)]
     pub executor_timeouts_paused: Option<String>,
+    /// Why the answering server claims no runs now: it does not reach the broker, and another scheduler does. `None` if it
+    /// claims. Each scheduler has its own.
+    #[serde(default)]
+    #[schema(required)]
+    pub claims_paused: Option<String>,
     /// Counters of the answering server since its start. Each scheduler has its own.
     #[serde(default)]
     #[schema(value_type = openapi::SinceStart, required)]
@@ -303,6 +308,7 @@ impl Stats {
         uptime_ms: u64,
         now: Timestamp,
         executor_timeouts_paused: Option<String>,
+        claims_paused: Option<String>,
         since_start: SinceStart,
     ) -> Self {
         Self {
@@ -313,6 +319,7 @@ impl Stats {
             live: stats.live.into_iter().collect(),
             oldest_due_ms: stats.oldest_due_ms,
             executor_timeouts_paused,
+            claims_paused,
             since_start,
         }
     }

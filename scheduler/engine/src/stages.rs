@@ -21,6 +21,7 @@ use crate::claims::NodeClaims;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::liveness::broker_reach::BrokerReach;
 use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::executor_failover::ExecutorFailover;
 use crate::liveness::failover::Failover;
@@ -129,6 +130,7 @@ struct Parts {
     registry: Arc<Registry>,
     outstanding: Arc<Outstanding>,
     self_check: Arc<SelfCheck>,
+    broker_reach: Arc<BrokerReach>,
     unanswered: Arc<Mutex<Unanswered>>,
     counters: Arc<Counters>,
     quotas: Arc<NamespaceQuotas>,
@@ -195,6 +197,7 @@ impl Parts {
     ) -> Self {
         let clock = Arc::new(DatabaseClock::new(clock));
         let counters = Arc::<Counters>::default();
+        let self_check = Arc::new(SelfCheck::new(options.failover_after_ms));
         Self {
             queues: Arc::new(QueueProvisioner::new(
                 store.clone(),
@@ -203,7 +206,8 @@ impl Parts {
             )),
             name_conflicts: Arc::new(NameConflicts::new(broker.clone())),
             registry: Arc::new(Registry::new(options.executor_dead_after_ms)),
-            self_check: Arc::new(SelfCheck::new(options.failover_after_ms)),
+            broker_reach: Arc::new(BrokerReach::new(self_check.clone(), options.lease_ms)),
+            self_check,
             signer: TriggerSigner {
                 keys,
                 signs_native: options.sign_native,
@@ -243,11 +247,11 @@ impl Parts {
         Stages {
             claims: self.claims.clone(),
             admin: Arc::new(hand!(self => Admin {
-                store, audit, broker, clock, claims, registry, self_check, counters, quotas, claim, cancellations;
+                store, audit, broker, clock, claims, registry, self_check, broker_reach, counters, quotas, claim, cancellations;
                 trigger: self.trigger(o), attempts: self.attempts(), reconciler: self.reconciler(o)
             })),
             claim: hand!(self => Claim {
-                store, clock, claims, self_check, counters, quotas; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
+                store, clock, claims, self_check, broker_reach, counters, quotas; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(),
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {
@@ -266,7 +270,7 @@ impl Parts {
             })),
             trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock, refused; trigger: self.trigger(o) })),
             node_lease: hand!(self => NodeLease {
-                store, clock, claims, self_check, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms
+                store, clock, claims, self_check, broker_reach, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms, turns_behind: 0
             }),
             heartbeats: hand!(self => Heartbeats {
                 store, clock, claims, registry, self_check, queues, name_conflicts, counters;
@@ -300,7 +304,7 @@ impl Parts {
             window_plans: hand!(self => WindowPlans { store }),
             backfills: hand!(self => Backfills { store, claim }),
             send_alarms: SendAlarms::new(self.store.clone(), o.alarm_transport.clone()),
-            check_alarms: hand!(self => CheckAlarms { store, clock, registry, self_check;
+            check_alarms: hand!(self => CheckAlarms { store, clock, registry, self_check, broker_reach;
                 holder: o.node_name.clone(), watched: Watched::default(), has_levels: true, absent: BTreeMap::new()
             }),
             retention: hand!(self => Retention { store, audit;
@@ -314,7 +318,7 @@ impl Parts {
     }
 
     fn trigger(&self, o: &EngineOptions) -> ManualTrigger {
-        hand!(self => ManualTrigger { store, claims, clock, quotas, claim; max_claimed: o.max_claimed })
+        hand!(self => ManualTrigger { store, claims, clock, broker_reach, quotas, claim; max_claimed: o.max_claimed })
     }
 
     fn heartbeat_reader(&self) -> HeartbeatReader {

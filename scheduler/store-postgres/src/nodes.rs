@@ -2,7 +2,7 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::new_run::{Fire, NewRun};
-use cueline_store::{NodeId, RegisteredNode, StoreError};
+use cueline_store::{NodeId, RegisteredNode, RenewedLease, StoreError};
 use sqlx::postgres::PgConnection;
 
 use crate::PgStore;
@@ -17,7 +17,11 @@ const END_LEASES_OF_NAME: &str =
     "UPDATE node SET lease_until = $2 WHERE name = $1 AND lease_until > $2";
 const COUNT_LIVE: &str = "SELECT count(*) FROM node WHERE lease_until > $1";
 const INSERT: &str = "INSERT INTO node (name, lease_until) VALUES ($1, $2) RETURNING id";
-const RENEW_LEASE: &str = "UPDATE node SET lease_until = $2 WHERE id = $1 AND lease_until > $3";
+/// The subqueries are about the other live nodes.
+const RENEW_LEASE: &str = "
+    UPDATE node SET lease_until = $2, reached_broker_at = $4 WHERE id = $1 AND lease_until > $3
+    RETURNING (SELECT count(*) > 0 FROM node o WHERE o.id <> $1 AND o.lease_until > $3),
+        (SELECT max(o.reached_broker_at) FROM node o WHERE o.id <> $1 AND o.lease_until > $3)";
 const END_LEASE: &str = "UPDATE node SET lease_until = least(lease_until, $2) WHERE id = $1";
 
 /// The lock lasts until the claiming transaction ends. Until then no other node marks this one as cleared.
@@ -104,19 +108,27 @@ impl PgStore {
     }
 
     /// Also notices a promoted or restored database while nothing fires.
-    pub(crate) async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
+    pub(crate) async fn renew_lease(
+        &self,
+        node: NodeId,
+        lease_ms: u64,
+        reached_broker_at: Option<Timestamp>,
+    ) -> Result<Option<RenewedLease>> {
         self.watch_history().await?;
         let mut tx = self.db.write().await?;
         let now = tx.now;
-        let renewed = sqlx::query(RENEW_LEASE)
+        let renewed: Option<(bool, Option<i64>)> = sqlx::query_as(RENEW_LEASE)
             .bind(node.0)
             .bind(now.plus_ms(lease_ms).as_millis())
             .bind(now.as_millis())
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
+            .bind(reached_broker_at.map(|at| at.min(now).as_millis()))
+            .fetch_optional(&mut *tx)
+            .await?;
         tx.commit().await?;
-        Ok(renewed == 1)
+        Ok(renewed.map(|(has_others, at)| RenewedLease {
+            has_others,
+            other_reached_broker_at: at.map(Timestamp::from_millis),
+        }))
     }
 
     /// The next claim by any node finds the claims of this one, like those of expired nodes.

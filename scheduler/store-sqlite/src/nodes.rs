@@ -2,7 +2,7 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::new_run::{Fire, NewRun};
-use cueline_store::{NodeId, RegisteredNode, StoreError};
+use cueline_store::{NodeId, RegisteredNode, RenewedLease, StoreError};
 use sqlx::SqliteConnection;
 use sqlx::types::Json;
 
@@ -15,7 +15,10 @@ const END_LEASES_OF_NAME: &str =
     "UPDATE node SET lease_until = min(lease_until, ?2) WHERE name = ?1";
 const COUNT_LIVE: &str = "SELECT count(*) FROM node WHERE lease_until > ?1";
 const INSERT: &str = "INSERT INTO node (name, lease_until) VALUES (?1, ?2) RETURNING id";
-const RENEW_LEASE: &str = "UPDATE node SET lease_until = ?2 WHERE id = ?1 AND lease_until > ?3";
+const RENEW_LEASE: &str = "
+    UPDATE node SET lease_until = ?2, reached_broker_at = ?4 WHERE id = ?1 AND lease_until > ?3";
+const OTHERS: &str = "
+    SELECT count(*) > 0, max(reached_broker_at) FROM node WHERE id <> ?1 AND lease_until > ?2";
 const END_LEASE: &str = "UPDATE node SET lease_until = min(lease_until, ?2) WHERE id = ?1";
 const EXISTS: &str = "SELECT EXISTS (SELECT 1 FROM node WHERE id = ?1)";
 const DELETE_OLD: &str = "
@@ -100,18 +103,32 @@ impl SqliteStore {
         Ok(())
     }
 
-    pub(crate) async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool> {
+    pub(crate) async fn renew_lease(
+        &self,
+        node: NodeId,
+        lease_ms: u64,
+        reached_broker_at: Option<Timestamp>,
+    ) -> Result<Option<RenewedLease>> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let renewed = sqlx::query(RENEW_LEASE)
             .bind(node.0)
             .bind(now.plus_ms(lease_ms).as_millis())
             .bind(now.as_millis())
+            .bind(reached_broker_at.map(|at| at.min(now).as_millis()))
             .execute(&mut *tx)
             .await?
             .rows_affected();
+        let (has_others, at): (bool, Option<i64>) = sqlx::query_as(OTHERS)
+            .bind(node.0)
+            .bind(now.as_millis())
+            .fetch_one(&mut *tx)
+            .await?;
         tx.commit().await?;
-        Ok(renewed == 1)
+        Ok((renewed == 1).then(|| RenewedLease {
+            has_others,
+            other_reached_broker_at: at.map(Timestamp::from_millis),
+        }))
     }
 
     pub(crate) async fn release_lease(&self, node: NodeId) -> Result<()> {

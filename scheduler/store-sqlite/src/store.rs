@@ -13,8 +13,8 @@ use cueline_store::{
     GroupRate, IngestSummary, JobAttempt, JobBrief, JobFilter, JobList, JobPreconditions,
     JobSummary, JobsFingerprint, KnownRun, LedgerEntry, LiveRuns, NewDeadLetter, NewEnrolmentToken,
     NewRuns, NewWorkerKey, NodeId, OldestQueued, OutstandingAttempt, PendingCancellation, Planner,
-    PoolUse, Precondition, RegisteredNode, Revision, RunCursor, RunDetail, RunFilter, RunList,
-    Store, StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome,
+    PoolUse, Precondition, RegisteredNode, RenewedLease, Revision, RunCursor, RunDetail, RunFilter,
+    RunList, Store, StoreError, StoreStats, StoredEnrolmentToken, StoredLogLine, TriggerOutcome,
     TriggerRequest, WorkerKeyState, WorkerKeysPage,
 };
 

@@ -123,6 +123,9 @@ pub trait SchedulerAdmin: Send + Sync + 'static {
     /// and heartbeats are stored in time.
     fn executor_timeouts_paused(&self) -> Option<String>;
 
+    /// Why this scheduler claims no runs now: another one reaches the broker, and this one does not. `None` if it claims.
+    fn claims_paused(&self) -> Option<String>;
+
     /// Runs a job outside of its schedule. This scheduler dispatches the runs that are due now.
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError>;
 

@@ -125,7 +125,7 @@ pub use namespaces::{
     MAX_NAMESPACES_WITH_QUOTAS, MAX_QUOTA, NamespaceFilter, NamespaceSummary, Namespaces,
     QuotaLoad, Quotas,
 };
-pub use node::{NodeId, RegisteredNode};
+pub use node::{NodeId, RegisteredNode, RenewedLease};
 pub use port::Store;
 pub use precondition::{JobPreconditions, Precondition, Revision, require_jobs};
 pub use report::{AttemptReport, IngestSummary};

@@ -1,5 +1,6 @@
 //! Scheduler nodes.
 
+use cueline_model::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Identity of a scheduler process, from its registration to its end. A restarted process gets a new one.
@@ -14,4 +15,13 @@ pub struct RegisteredNode {
     pub node: NodeId,
     /// Whether no other node was alive. If so, each enabled `startup` job got its runs.
     pub first: bool,
+}
+
+/// The answer to [`Store::renew_lease`](crate::Store::renew_lease), if the lease had not expired.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RenewedLease {
+    /// Whether another node is alive.
+    pub has_others: bool,
+    /// When another live node last reached the broker, by its last renewal; the latest if there are several.
+    pub other_reached_broker_at: Option<Timestamp>,
 }

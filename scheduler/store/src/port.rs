@@ -27,7 +27,7 @@ use crate::job::{AppliedJob, JobFilter, JobList, JobSummary, LedgerEntry};
 use crate::limits::GroupRate;
 use crate::load::{OldestQueued, PoolUse};
 use crate::namespaces::Namespaces;
-use crate::node::{NodeId, RegisteredNode};
+use crate::node::{NodeId, RegisteredNode, RenewedLease};
 use crate::precondition::{JobPreconditions, Precondition, Revision};
 use crate::report::{AttemptReport, IngestSummary};
 use crate::retention::RetentionStore;
@@ -95,9 +95,17 @@ pub trait Store:
     /// `startup` job runs.
     async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId>;
 
-    /// Extends the lease of a node to `lease_ms` from now. Returns `false` if the lease has expired. Other nodes may
+    /// Extends the lease of a node to `lease_ms` from now. Returns `None` if the lease has expired. Other nodes may
     /// have taken over its runs then (G13), and the node has to [rejoin](Self::rejoin_node).
-    async fn renew_lease(&self, node: NodeId, lease_ms: u64) -> Result<bool>;
+    ///
+    /// `reached_broker_at` is when the node last reached the broker, by the database's clock; `None` if it has not yet. A
+    /// time in the future counts as now. The node forgets it when it rejoins.
+    async fn renew_lease(
+        &self,
+        node: NodeId,
+        lease_ms: u64,
+        reached_broker_at: Option<Timestamp>,
+    ) -> Result<Option<RenewedLease>>;
 
     /// Ends the lease of a node, so that other nodes may take over its runs at once. Does nothing for an unknown node.
     async fn release_lease(&self, node: NodeId) -> Result<()>;

@@ -29,6 +29,7 @@ mod process_guard;
 mod quartz_import;
 mod routes;
 mod scheduler_and_worker;
+mod scheduler_cut;
 mod scripts;
 mod secrets;
 mod server_restarts;

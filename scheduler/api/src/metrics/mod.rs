@@ -44,6 +44,7 @@ pub(crate) async fn show(
     let mut families = scheduler::families(&Numbers {
         uptime: state.started.elapsed(),
         timeouts_paused: state.admin.executor_timeouts_paused().is_some(),
+        claims_paused: state.admin.claims_paused().is_some(),
         since_start: state.admin.since_start(),
         counts: state.admin.counts(),
         reading: &reading,

@@ -16,6 +16,7 @@ use super::sources::Reading;
 pub(crate) struct Numbers<'a> {
     pub(crate) uptime: Duration,
     pub(crate) timeouts_paused: bool,
+    pub(crate) claims_paused: bool,
     pub(crate) since_start: SinceStart,
     pub(crate) counts: SchedulerCounts,
     pub(crate) reading: &'a Reading,
@@ -39,7 +40,8 @@ pub(crate) fn families(numbers: &Numbers<'_>) -> Vec<Family> {
     families.extend(held(&numbers.counts));
     families.extend(times(&numbers.counts));
     families.extend(pipeline(&numbers.counts, &numbers.since_start));
-    families.extend(liveness(&numbers.since_start, numbers.timeouts_paused));
+    families.extend(liveness(&numbers.since_start));
+    families.extend(paused(numbers));
     families.push(quota_refusals(&numbers.counts.quota_refusals));
     families.extend(store(numbers.reading.store.as_ref()));
     families.extend(queues(
@@ -165,7 +167,7 @@ fn held(counts: &SchedulerCounts) -> [Family; 3] {
     ]
 }
 
-fn liveness(counts: &SinceStart, timeouts_paused: bool) -> [Family; 6] {
+fn liveness(counts: &SinceStart) -> [Family; 5] {
     let counter = |name, help, value| Family::counter(name, help, Sample::only(value));
     let forged = [
         ("reports", counts.forged_reports),
@@ -200,10 +202,20 @@ fn liveness(counts: &SinceStart, timeouts_paused: bool) -> [Family; 6] {
             "Reports that became dead letters, because their attempt was given to another executor.",
             counts.foreign_reports,
         ),
+    ]
+}
+
+fn paused(numbers: &Numbers<'_>) -> [Family; 2] {
+    [
         Family::gauge(
             "executor_timeouts_paused",
             "1 while this scheduler declares no executor dead.",
-            Sample::only(timeouts_paused.into()),
+            Sample::only(numbers.timeouts_paused.into()),
+        ),
+        Family::gauge(
+            "claims_paused",
+            "1 while this scheduler claims no runs, because it does not reach the broker and another one does.",
+            Sample::only(numbers.claims_paused.into()),
         ),
     ]
 }

@@ -360,11 +360,12 @@ async fn a_page_that_is_full_is_not_the_end() {
 }
 
 #[tokio::test]
-async fn a_server_that_declares_no_executor_dead_says_why() {
+async fn a_server_that_declares_no_executor_dead_or_claims_nothing_says_why() {
     let server = Server::start().await;
     let stats = server.get("/stats").await.good();
     let why = "failed to reach the broker: no broker in this test";
     assert_eq!(stats["executor_timeouts_paused"], why);
+    assert_eq!(stats["claims_paused"], why);
 }
 
 #[tokio::test]

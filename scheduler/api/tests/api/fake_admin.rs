@@ -52,6 +52,10 @@ impl SchedulerAdmin for FakeAdmin {
         Some(unreachable().to_string())
     }
 
+    fn claims_paused(&self) -> Option<String> {
+        Some(unreachable().to_string())
+    }
+
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {
         let triggered = self.store.trigger(&request).await?;
         self.claim.wake();

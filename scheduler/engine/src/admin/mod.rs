@@ -27,6 +27,7 @@ use crate::claims::NodeClaims;
 use crate::counters::Counters;
 use crate::database_clock::DatabaseClock;
 use crate::error::EngineError;
+use crate::liveness::broker_reach::BrokerReach;
 use crate::liveness::executor_attempts::ExecutorAttempts;
 use crate::liveness::reconcile::Reconciler;
 use crate::liveness::registry::Registry;
@@ -47,6 +48,7 @@ pub(crate) struct Admin {
     pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) broker_reach: Arc<BrokerReach>,
     pub(crate) trigger: ManualTrigger,
     pub(crate) attempts: ExecutorAttempts,
     pub(crate) reconciler: Reconciler,
@@ -81,6 +83,10 @@ impl SchedulerAdmin for Admin {
 
     fn executor_timeouts_paused(&self) -> Option<String> {
         self.self_check.problem(self.clock.now())
+    }
+
+    fn claims_paused(&self) -> Option<String> {
+        self.broker_reach.problem(self.clock.now())
     }
 
     async fn trigger(&self, request: TriggerRequest) -> Result<TriggerOutcome, AdminError> {

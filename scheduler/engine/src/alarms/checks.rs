@@ -12,6 +12,7 @@ use cueline_runtime::{Duty, Next};
 use cueline_store::{CountedJob, JobBrief, JobsFingerprint, NotedLevels, Store, StoreError};
 
 use crate::database_clock::DatabaseClock;
+use crate::liveness::broker_reach::BrokerReach;
 use crate::liveness::registry::Registry;
 use crate::liveness::self_check::SelfCheck;
 
@@ -21,6 +22,7 @@ pub(crate) struct CheckAlarms {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) broker_reach: Arc<BrokerReach>,
     /// The name of this node, which it keeps across restarts. So a node that starts again goes on at once.
     pub(crate) holder: String,
     pub(crate) watched: Watched,
@@ -62,7 +64,9 @@ impl Duty for CheckAlarms {
             self.absent.clear();
             return Ok(Next::After(EVERY));
         }
-        if !self.store.hold_alarm_checks(&self.holder, LEASE_MS).await? {
+        // A node without heartbeats cannot tell which groups have an executor. Its lease ends, and another one checks.
+        let is_behind = self.broker_reach.is_behind(self.clock.now());
+        if is_behind || !self.store.hold_alarm_checks(&self.holder, LEASE_MS).await? {
             // The scheduler with the lease may note conditions, and be lost before it has ended them.
             self.has_levels |= asks;
             self.absent.clear();

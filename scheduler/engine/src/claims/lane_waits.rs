@@ -186,6 +186,13 @@ impl LaneWaits {
         self.probes.first().map(|(at, _)| *at)
     }
 
+    /// All waiting runs.
+    pub(crate) fn into_runs(self) -> impl Iterator<Item = ClaimedRun> {
+        self.lanes
+            .into_values()
+            .flat_map(|lane| lane.runs.into_values())
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

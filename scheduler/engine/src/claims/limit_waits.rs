@@ -217,6 +217,13 @@ impl LimitWaits {
         self.queues.values().map(|queue| queue.try_at).min()
     }
 
+    /// All waiting runs.
+    pub(crate) fn into_runs(self) -> impl Iterator<Item = ClaimedRun> {
+        self.queues
+            .into_values()
+            .flat_map(|queue| queue.runs.into_values())
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use cueline_broker::QueueId;
-use cueline_model::{JobId, Timestamp};
+use cueline_model::{AttemptId, JobId, Timestamp};
 use cueline_runtime::Activator;
 use cueline_store::{ClaimedRun, ErrorKind, HeldClaims, NodeId, StoreError};
 
@@ -73,8 +73,11 @@ impl NodeClaims {
         }
     }
 
+    /// Other nodes may take over what was marked under an earlier id. So the triggers that a running turn has added since
+    /// the claims were forgotten are marked again before they are published.
     pub(crate) fn set_node(&self, node: NodeId) {
         self.node.store(node.0, Ordering::Release);
+        lock(&self.pending).mark_again();
     }
 
     /// Call this when a store call failed and may still have claimed or marked runs. The node then drops all claims
@@ -162,6 +165,21 @@ impl NodeClaims {
         lock(&self.wheel)
     }
 
+    /// Adds triggers whose runs were marked for `node`, which wait for their due time.
+    pub(crate) fn add_marked(
+        &self,
+        node: NodeId,
+        triggers: impl IntoIterator<Item = PendingPublish>,
+    ) {
+        let mut pending = lock(&self.pending);
+        // Within the lock, so that the node either has its new id here, or marks these triggers again when it gets one.
+        let is_other = self.node() != Some(node);
+        for mut trigger in triggers {
+            trigger.is_dispatch_uncertain |= is_other;
+            pending.insert(trigger);
+        }
+    }
+
     /// Adds triggers, which wait for their due time.
     pub(crate) fn add_pending(&self, triggers: impl IntoIterator<Item = PendingPublish>) {
         let mut pending = lock(&self.pending);
@@ -242,6 +260,20 @@ impl NodeClaims {
     pub(crate) fn retry_unroutable(&self) {
         let runs = std::mem::take(&mut *lock(&self.unroutable));
         self.schedule(runs);
+    }
+
+    /// Takes the runs that were certainly not published by this node.
+    pub(crate) fn take_unpublished(&self) -> Vec<AttemptId> {
+        let pending = lock(&self.pending).take_unpublished();
+        let pending = pending.into_iter().map(|t| t.dispatch.attempt);
+        let wheel = std::mem::take(&mut *lock(&self.wheel)).into_items();
+        let unroutable = std::mem::take(&mut *lock(&self.unroutable));
+        let lanes = std::mem::take(&mut *lock(&self.lane_waits)).into_runs();
+        let limits = std::mem::take(&mut *lock(&self.limit_waits)).into_runs();
+        let room = std::mem::take(&mut *lock(&self.room_waits)).into_runs();
+        let waiting = wheel.chain(unroutable).chain(lanes).chain(limits);
+        let waiting = waiting.chain(room).map(|run| run.attempt_id());
+        pending.chain(waiting).collect()
     }
 
     /// Forgets all runs. This or another node claims them again from the store.

@@ -161,6 +161,33 @@ impl PendingPublishes {
         stuck
     }
 
+    /// All runs are marked again before their triggers are published. Their marks are of an earlier identity of this node.
+    pub(crate) fn mark_again(&mut self) {
+        let holds = self.holds.values_mut();
+        let held =
+            holds.flat_map(|hold| hold.unanswered.items_mut().chain(hold.behind.items_mut()));
+        for trigger in self.wheel.items_mut().chain(held) {
+            trigger.is_dispatch_uncertain = true;
+        }
+    }
+
+    /// Removes the triggers that were certainly not published.
+    pub(crate) fn take_unpublished(&mut self) -> Vec<PendingPublish> {
+        let wheel = std::mem::take(&mut self.wheel).into_items();
+        let (maybe_published, mut unpublished): (Vec<_>, Vec<_>) =
+            wheel.partition(|trigger| trigger.maybe_published);
+        for hold in self.holds.values_mut() {
+            unpublished.extend(std::mem::take(&mut hold.behind).into_items());
+        }
+        for trigger in &unpublished {
+            self.held.remove(&trigger.dispatch.attempt.run);
+        }
+        for trigger in maybe_published {
+            self.insert(trigger);
+        }
+        unpublished
+    }
+
     /// When there may be something to publish or to release.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         let holds = self.holds.values().map(Hold::next_due);

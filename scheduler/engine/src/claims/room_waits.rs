@@ -114,6 +114,11 @@ impl RoomWaits {
         popped
     }
 
+    /// All waiting runs.
+    pub(crate) fn into_runs(self) -> impl Iterator<Item = ClaimedRun> {
+        self.queues.into_values().flat_map(BTreeMap::into_values)
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -69,6 +69,10 @@ impl<T> Wheel<T> {
         self.entries.into_values()
     }
 
+    pub(crate) fn items_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.values_mut()
+    }
+
     /// The due time of the first item.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.entries.first_key_value().map(|((due, ..), _)| *due)

@@ -9,9 +9,11 @@
 //! those that may have started, and [`republish_limit`] bounds how often the others are published again.
 //! [`results_queue`] tells which results are in the store.
 //! [`pings`] finds out which executors answer, for routing.
-//! [`node_lease`] keeps the claims of this node. [`incarnations`] recognises two processes under one executor name, and
+//! [`node_lease`] keeps the claims of this node, or hands them over if [`broker_reach`] finds that others reach the broker and
+//! this node does not. [`incarnations`] recognises two processes under one executor name, and
 //! [`lease_times`] workers that would stop too late.
 
+pub(crate) mod broker_reach;
 pub(crate) mod executor_attempts;
 pub(crate) mod executor_failover;
 pub(crate) mod failover;

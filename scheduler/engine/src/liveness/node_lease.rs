@@ -1,11 +1,13 @@
 //! This node's lease. While it is renewed, no other node takes over the runs that this node has claimed.
+//!
+//! A node that does not reach the broker while another one does hands its claims over, and keeps its lease.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cueline_runtime::{Activator, Duty, Next};
-use cueline_store::{NodeId, Store, StoreError};
+use cueline_store::{NodeId, RenewedLease, Store, StoreError};
 
+use super::broker_reach::BrokerReach;
 use super::self_check::SelfCheck;
 use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
@@ -16,10 +18,19 @@ pub(crate) struct NodeLease {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) broker_reach: Arc<BrokerReach>,
     pub(crate) claim: Activator,
     pub(crate) node_name: String,
     pub(crate) lease_ms: u64,
+    /// The renewals in a row that found this node without the broker and another one with it.
+    pub(crate) turns_behind: u32,
 }
+
+/// The claims are handed over at this renewal. One renewal is not enough: a process that was stopped for some seconds is
+/// behind at first, and reaches the broker again at once.
+const HAND_OVER_AT_TURN: u32 = 2;
+/// Claims released in one transaction.
+const MAX_RELEASED: usize = 2_000;
 
 /// A larger difference between local and database clock is logged (G14).
 const MAX_OFFSET_MS: u64 = 500;
@@ -33,13 +44,13 @@ impl Duty for NodeLease {
 
     async fn activate(&mut self) -> Result<Next, StoreError> {
         self.renew().await?;
-        Ok(Next::After(Duration::from_millis(self.lease_ms / 3)))
+        Ok(Next::After(self.broker_reach.renew_after(self.clock.now())))
     }
 }
 
 impl NodeLease {
     /// Renews the lease. Registers the node first if it is not registered.
-    pub(crate) async fn renew(&self) -> Result<(), StoreError> {
+    pub(crate) async fn renew(&mut self) -> Result<(), StoreError> {
         self.adopt_database_clock().await?;
         let Some(node) = self.claims.node() else {
             return self.register().await;
@@ -51,8 +62,13 @@ impl NodeLease {
             );
             return self.rejoin(node).await;
         }
-        if self.store.renew_lease(node, self.lease_ms).await? {
-            return Ok(());
+        let reached_broker_at = self.broker_reach.own();
+        let renewed = self
+            .store
+            .renew_lease(node, self.lease_ms, reached_broker_at)
+            .await?;
+        if let Some(renewed) = renewed {
+            return self.compare_reach(node, renewed).await;
         }
         tracing::warn!(
             node = node.0,
@@ -60,6 +76,61 @@ impl NodeLease {
         );
         self.self_check.restart_listening(self.clock.now());
         self.rejoin(node).await
+    }
+
+    /// Hands the claims over if another node reaches the broker and this one does not.
+    async fn compare_reach(
+        &mut self,
+        node: NodeId,
+        renewed: RenewedLease,
+    ) -> Result<(), StoreError> {
+        self.broker_reach.record(renewed);
+        let Some(why) = self.broker_reach.problem(self.clock.now()) else {
+            if self.turns_behind > 0 {
+                tracing::info!("this node claims runs again");
+            }
+            self.turns_behind = 0;
+            return Ok(());
+        };
+        self.turns_behind = self.turns_behind.saturating_add(1);
+        if self.turns_behind == 1 {
+            tracing::warn!(
+                node = node.0,
+                error = %why,
+                "another node reaches the broker and this one does not; claiming nothing. Check the network between this machine and the broker"
+            );
+        }
+        // Later turns find claims that a call made while it was handed over.
+        let is_left = self.turns_behind > HAND_OVER_AT_TURN && self.claims.claimed_count() > 0;
+        if self.turns_behind == HAND_OVER_AT_TURN || is_left {
+            return self.hand_over(node).await;
+        }
+        Ok(())
+    }
+
+    /// Lets other nodes have all claims. Runs that were certainly not published are released and routed again. Those that
+    /// are being published, or may be, are left as by a lost node: another node publishes the same attempt to the same
+    /// executor.
+    async fn hand_over(&self, node: NodeId) -> Result<(), StoreError> {
+        let unpublished = self.claims.take_unpublished();
+        let now = self.clock.now();
+        // A first attempt that is late counts as postponed, not as missed. A retry keeps its due time, which is its place in
+        // its lane.
+        let (first, retries): (Vec<_>, Vec<_>) =
+            unpublished.into_iter().partition(|a| a.attempt == 1);
+        for (attempts, due_at) in [(first, Some(now)), (retries, None)] {
+            for part in attempts.chunks(MAX_RELEASED) {
+                if let Err(e) = self.store.release_claims(node, part, due_at).await {
+                    tracing::warn!(error = %e, runs = part.len(), "failed to release runs; other nodes claim them all the same");
+                }
+            }
+        }
+        self.rejoin(node).await?;
+        tracing::warn!(
+            node = node.0,
+            "handed over all claims to the nodes that reach the broker"
+        );
+        Ok(())
     }
 
     async fn adopt_database_clock(&self) -> Result<(), StoreError> {

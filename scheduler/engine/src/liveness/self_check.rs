@@ -101,6 +101,15 @@ impl SelfCheck {
         *lock(&self.loopback_failure) = failure;
     }
 
+    /// Why the last loopback heartbeat was not sent or not stored, if it was not.
+    pub(crate) fn loopback_failure(&self) -> Option<String> {
+        lock(&self.loopback_failure).clone()
+    }
+
+    pub(crate) fn loopback_heartbeat_at(&self) -> Option<Timestamp> {
+        lock(&self.times).loopback_heartbeat_at
+    }
+
     /// Call this when all heartbeats received until `now` are in the store. Returns whether it ended a gap.
     pub(crate) fn record_flush(&self, now: Timestamp) -> bool {
         let mut times = lock(&self.times);
@@ -133,7 +142,7 @@ impl SelfCheck {
     pub(crate) fn problem(&self, now: Timestamp) -> Option<String> {
         let times = *lock(&self.times);
         if self.is_gap(times.loopback_heartbeat_at, now) {
-            let why = lock(&self.loopback_failure).clone();
+            let why = self.loopback_failure();
             let why = why.unwrap_or_else(|| "none has arrived".to_owned());
             return Some(format!(
                 "no message of this scheduler to itself has passed through the broker: {why}"

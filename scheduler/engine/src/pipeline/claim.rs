@@ -14,6 +14,7 @@ use super::quota_planner::QuotaPlanner;
 use crate::claims::NodeClaims;
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
+use crate::liveness::broker_reach::BrokerReach;
 use crate::liveness::self_check::SelfCheck;
 use crate::quotas::NamespaceQuotas;
 use crate::scheduler_report::attempt_ended;
@@ -24,6 +25,7 @@ pub(crate) struct Claim {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) self_check: Arc<SelfCheck>,
+    pub(crate) broker_reach: Arc<BrokerReach>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) lookahead_ms: u64,
@@ -71,14 +73,18 @@ impl Claim {
         if self.max_claimed.saturating_sub(self.claims.claimed_count()) < self.batch {
             return Ok(Next::After(BLOCKED_WAIT));
         }
+        // Half a lookahead is short enough: a run is claimed at least that long before its due time.
+        let wait = Duration::from_millis(self.poll_ms.min(self.lookahead_ms / 2));
+        // A claimed run that this node cannot publish would hold up its lane on all nodes.
+        if self.broker_reach.is_behind(self.clock.now()) {
+            return Ok(Next::After(wait));
+        }
         let more_waiting = self.claim_waiting(node).await?;
         let more_due = self.fire_due(node).await?;
         if more_waiting || more_due {
             return Ok(Next::Now);
         }
-        // Half a lookahead is short enough: a run is claimed at least that long before its due time.
-        let wait = self.poll_ms.min(self.lookahead_ms / 2);
-        Ok(Next::After(Duration::from_millis(wait)))
+        Ok(Next::After(wait))
     }
 
     /// Claims retries, manual and child runs, and the runs of dead nodes. Returns whether there may be more.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::claims::NodeClaims;
 use crate::database_clock::DatabaseClock;
+use crate::liveness::broker_reach::BrokerReach;
 use crate::quotas::{NamespaceQuotas, QuotaRefusal};
 use cueline_runtime::Activator;
 use cueline_store::{Store, StoreError, TriggerOutcome, TriggerRequest};
@@ -33,6 +34,7 @@ pub(crate) struct ManualTrigger {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) claims: Arc<NodeClaims>,
     pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) broker_reach: Arc<BrokerReach>,
     pub(crate) quotas: Arc<NamespaceQuotas>,
     pub(crate) claim: Activator,
     pub(crate) max_claimed: usize,
@@ -47,11 +49,11 @@ impl ManualTrigger {
     ) -> Result<TriggerOutcome, TriggerError> {
         let namespace = request.job.namespace();
         self.quotas.admit_trigger(&namespace, self.clock.now())?;
-        // A node at its memory limit leaves the runs unclaimed for any node with room.
-        let node = self
-            .claims
-            .node()
-            .filter(|_| self.claims.claimed_count() < self.max_claimed);
+        // A node at its memory limit leaves the runs unclaimed for any node with room, and one that does not reach the broker
+        // for any node that does.
+        let has_room = self.claims.claimed_count() < self.max_claimed;
+        let may_claim = has_room && !self.broker_reach.is_behind(self.clock.now());
+        let node = self.claims.node().filter(|_| may_claim);
         let triggered = self.store.trigger_claimed(node, request).await;
         if let Err(e) = &triggered
             && e.is_outcome_unknown()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cueline_model::{AttemptId, ExecutorId, ExecutorName, Route, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{
-    BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, LimitWait, Store, StoreError,
+    BegunDispatch, ClaimedRun, DispatchRequest, LaneWait, LimitWait, NodeId, Store, StoreError,
 };
 
 use super::burst::{self, MAX_COUNTED};
@@ -107,7 +107,7 @@ impl Duty for Prepare {
         };
         let mut limited = Vec::new();
         let dispatches = routed.runs.into_iter().zip(routed.dispatches).collect();
-        let results = self.add_triggers(dispatches, begun, ahead, &mut limited);
+        let results = self.add_triggers(node, dispatches, begun, ahead, &mut limited);
         // The runs that wait are in memory only, so an error with some of them must not lose the others.
         let limits = self.limits.settle(node, limited).await;
         let lanes = match results {
@@ -231,6 +231,7 @@ impl Prepare {
     /// Adds the runs that wait for a limit to `limited`.
     fn add_triggers(
         &mut self,
+        node: NodeId,
         dispatches: Vec<(ClaimedRun, DispatchRequest)>,
         begun: BegunDispatch,
         ahead: Vec<PendingPublish>,
@@ -295,7 +296,7 @@ impl Prepare {
             .iter()
             .map(|trigger| elapsed_ms(trigger.due_at, now));
         self.counters.times.dispatch_lateness.record(late_ms);
-        self.claims.add_pending(pending);
+        self.claims.add_marked(node, pending);
         self.claims.wake_publish.wake();
         results
     }

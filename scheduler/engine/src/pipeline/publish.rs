@@ -224,14 +224,14 @@ impl Publish {
                     let released = self.store.release_claims(node, &waiting, None).await;
                     if let Err(e) = released {
                         self.claims.set_uncertain();
-                        self.claims.add_pending(due);
+                        self.claims.add_marked(node, due);
                         return Err(e);
                     }
                 }
                 Ok(due)
             }
             Err(e) => {
-                self.claims.add_pending(due);
+                self.claims.add_marked(node, due);
                 Err(e)
             }
         }

@@ -5,6 +5,7 @@ mod alarms;
 mod any_route;
 mod audit;
 mod broadcast_hold;
+mod broker_cut;
 mod cancel;
 mod concurrent_failover;
 mod counts;

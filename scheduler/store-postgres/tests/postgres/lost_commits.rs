@@ -143,8 +143,11 @@ async fn a_promotion_that_loses_nothing_changes_nothing_else() {
     let before = trigger(&store).await;
     let live = publish(&store, one).await;
     server.fail_over().expect("fails over");
-    let renewed = answered("a lease", async || store.renew_lease(one, 600_000).await).await;
-    assert!(renewed);
+    let renewed = answered("a lease", async || {
+        store.renew_lease(one, 600_000, None).await
+    })
+    .await;
+    assert!(renewed.is_some());
     let after = trigger(&store).await;
     assert!(number(after) >= number(before) + 1_000_000_000, "{after}");
     assert_eq!(end(&store, live).await, RunState::Succeeded);
@@ -188,7 +191,11 @@ async fn another_cluster_counts_where_its_identifier_is_known() {
     database.sql("UPDATE store_identity SET system_identifier = 1");
     // Read at the start of a process and with each renewed lease.
     let node = node(&store, "one").await;
-    assert!(store.renew_lease(node, 600_000).await.expect("renews"));
+    let renewed = store
+        .renew_lease(node, 600_000, None)
+        .await
+        .expect("renews");
+    assert!(renewed.is_some());
     let second = trigger(&store).await;
     assert!(number(second) >= number(first) + 1_000_000_000, "{second}");
 }

@@ -13,7 +13,7 @@ macro_rules! with_store_methods {
             read store_id() -> StoreId: "read the store's id";
             write register_node(name: &str, lease_ms: u64) -> RegisteredNode: "register a node";
             write rejoin_node(old: NodeId, name: &str, lease_ms: u64) -> NodeId: "register a node again";
-            write renew_lease(node: NodeId, lease_ms: u64) -> bool: "renew a node's lease";
+            write renew_lease(node: NodeId, lease_ms: u64, reached_broker_at: Option<Timestamp>) -> Option<RenewedLease>: "renew a node's lease";
             write release_lease(node: NodeId) -> (): "release a node's lease";
             write apply_jobs_if(specs: &[JobSpec], conditions: &JobPreconditions, dry_run: bool, by: &Actor) -> Vec<AppliedJob>: "apply jobs";
             write set_job_enabled_if(job: &JobName, enabled: bool, condition: &Precondition, by: &Actor) -> Revision: "pause or resume a job";

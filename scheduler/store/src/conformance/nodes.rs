@@ -1,11 +1,16 @@
 //! Nodes and their leases.
 
-use cueline_model::{RunKind, Schedule};
+use cueline_model::{RunKind, Schedule, Timestamp};
 
 use super::fixture::{Fixture, ask, job_with, refused};
-use crate::{ErrorKind, FireDueRequest, NodeId};
+use crate::{ErrorKind, FireDueRequest, NodeId, RenewedLease};
 
 use super::fixture::EachFireTime;
+
+async fn renews(fixture: &Fixture, node: NodeId, lease_ms: u64) -> bool {
+    let renewed = fixture.store.renew_lease(node, lease_ms, None).await;
+    renewed.expect("answers").is_some()
+}
 
 /// Only a node that finds no other node alive is the first.
 pub async fn the_first_node_is_reported(fixture: &Fixture) {
@@ -47,13 +52,7 @@ pub async fn a_restart_ends_the_lease_of_its_name(fixture: &Fixture) {
         .await
         .expect("new");
     assert!(new.first);
-    assert!(
-        !fixture
-            .store
-            .renew_lease(old.node, 10)
-            .await
-            .expect("answers")
-    );
+    assert!(!renews(fixture, old.node, 10).await);
     let claimed = fixture.claim(new.node).await;
     assert_eq!(claimed.iter().map(|r| r.id).collect::<Vec<_>>(), [run.id]);
 }
@@ -62,13 +61,7 @@ pub async fn a_restart_ends_the_lease_of_its_name(fixture: &Fixture) {
 pub async fn a_lease_expires(fixture: &Fixture) {
     let node = fixture.node_for(10_000).await;
     fixture.clock.advance(9_999);
-    assert!(
-        fixture
-            .store
-            .renew_lease(node, 10_000)
-            .await
-            .expect("renews")
-    );
+    assert!(renews(fixture, node, 10_000).await);
     fixture.clock.advance(9_999);
     assert!(!fixture.store.register_node("b", 1).await.expect("b").first);
     fixture.clock.advance(1);
@@ -79,34 +72,16 @@ pub async fn a_lease_expires(fixture: &Fixture) {
 pub async fn renewing_late_is_refused(fixture: &Fixture) {
     let node = fixture.node_for(10_000).await;
     fixture.clock.advance(10_000);
-    assert!(
-        !fixture
-            .store
-            .renew_lease(node, 10_000)
-            .await
-            .expect("answers")
-    );
+    assert!(!renews(fixture, node, 10_000).await);
     let stranger = NodeId(999_999);
-    assert!(
-        !fixture
-            .store
-            .renew_lease(stranger, 10)
-            .await
-            .expect("answers")
-    );
+    assert!(!renews(fixture, stranger, 10).await);
 }
 
 /// After an orderly stop no other node has to wait.
 pub async fn released_lease_ends_at_once(fixture: &Fixture) {
     let node = fixture.node_for(10_000).await;
     fixture.store.release_lease(node).await.expect("releases");
-    assert!(
-        !fixture
-            .store
-            .renew_lease(node, 10_000)
-            .await
-            .expect("answers")
-    );
+    assert!(!renews(fixture, node, 10_000).await);
     assert!(
         fixture
             .store
@@ -115,6 +90,46 @@ pub async fn released_lease_ends_at_once(fixture: &Fixture) {
             .expect("next")
             .first
     );
+}
+
+/// A node that does not reach the broker leaves runs to one that does. Only live nodes count, and never the node itself.
+pub async fn a_renewal_tells_when_others_reached_the_broker(fixture: &Fixture) {
+    let renew = async |node, lease_ms, at: Option<Timestamp>| {
+        let renewed = fixture.store.renew_lease(node, lease_ms, at).await;
+        renewed.expect("answers")
+    };
+    let others = |at| {
+        Some(RenewedLease {
+            has_others: true,
+            other_reached_broker_at: at,
+        })
+    };
+    let one = fixture.node_for(10_000).await;
+    let alone = renew(one, 10_000, Some(fixture.now())).await;
+    assert_eq!(alone, Some(RenewedLease::default()));
+    let two = fixture.node_for(10_000).await;
+    let three = fixture.node_for(10_000).await;
+    let before = fixture.now();
+    assert_eq!(renew(two, 10_000, None).await, others(Some(before)));
+    assert_eq!(renew(one, 10_000, Some(before)).await, others(None));
+    fixture.clock.advance(1_000);
+    let earlier = fixture.now().minus_ms(500);
+    renew(two, 20_000, Some(earlier)).await;
+    assert_eq!(renew(three, 10_000, None).await, others(Some(earlier)));
+    // The clock of a node may be ahead.
+    let ahead = fixture.now().plus_ms(60_000);
+    renew(one, 10_000, Some(ahead)).await;
+    let now = fixture.now();
+    assert_eq!(renew(three, 10_000, None).await, others(Some(now)));
+    // A node that rejoins has to reach the broker again.
+    let again = fixture.store.rejoin_node(one, "one", 10_000).await;
+    let again = again.expect("rejoins");
+    assert_eq!(renew(three, 10_000, None).await, others(Some(earlier)));
+    assert_eq!(renew(again, 10_000, None).await, others(Some(earlier)));
+    fixture.clock.advance(10_000);
+    assert_eq!(renew(three, 10_000, Some(now)).await, None, "it expired");
+    let left = renew(two, 10_000, Some(earlier)).await;
+    assert_eq!(left, Some(RenewedLease::default()), "alone again");
 }
 
 /// `@reboot`: when the first node of a cluster starts, and not when others join.

@@ -109,10 +109,10 @@ impl Player {
             _ => {
                 let renewed = fixture
                     .store
-                    .renew_lease(node, 3_000)
+                    .renew_lease(node, 3_000, None)
                     .await
                     .expect("answers");
-                if !renewed {
+                if renewed.is_none() {
                     let new = fixture.node_for(3_000).await;
                     self.nodes.retain(|n| *n != node);
                     self.nodes.push(new);

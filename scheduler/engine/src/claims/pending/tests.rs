@@ -219,3 +219,32 @@ proptest! {
         prop_assert!(accepted.values().all(|order| order.is_sorted()));
     }
 }
+
+/// A handover releases them. The others may be published already.
+#[test]
+fn triggers_that_were_certainly_not_published_are_taken_from_the_wheel_and_from_holds() {
+    let mut pending = PendingPublishes::default();
+    pending.hold_queue(queue(1), at(1_000));
+    pending.insert(trigger(1, 10, 1).unanswered());
+    pending.insert(trigger(2, 20, 1));
+    pending.insert(trigger(3, 30, 2));
+    pending.insert(trigger(4, 40, 3).unanswered());
+    let mut taken = runs(&pending.take_unpublished());
+    taken.sort_unstable();
+    assert_eq!(taken, [2, 3]);
+    assert_eq!(pending.len(), 2);
+    assert_eq!(runs(&pending.pop_due(at(1_000), 9)), [1, 4]);
+    assert_eq!(pending.len(), 0);
+}
+
+#[test]
+fn all_triggers_are_marked_again_after_the_node_has_another_id() {
+    let mut pending = PendingPublishes::default();
+    pending.hold_queue(queue(1), at(1_000));
+    pending.insert(trigger(1, 10, 1));
+    pending.insert(trigger(2, 20, 2));
+    pending.mark_again();
+    let popped = pending.pop_due(at(1_000), 9);
+    assert_eq!(runs(&popped), [1, 2]);
+    assert!(popped.iter().all(|t| t.is_dispatch_uncertain));
+}
