@@ -237,9 +237,7 @@ CREATE TABLE node (
     name        text    COLLATE "C" NOT NULL,
     lease_until bigint  NOT NULL,
     -- The lease has expired, and the node has no claims any more.
-    cleared     boolean NOT NULL DEFAULT false,
-    -- When the node last reached the broker, by its last renewal.
-    reached_broker_at bigint
+    cleared     boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 
 CREATE TABLE dead_letter (

@@ -21,13 +21,17 @@ struct Migration {
 }
 
 /// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
-const MIGRATIONS: [Migration; 2] = [
+const MIGRATIONS: [Migration; 3] = [
     Migration {
         sql: include_str!("../migrations/0001_store.sql"),
         compatible_from: 1,
     },
     Migration {
         sql: include_str!("../migrations/0002_alarms.sql"),
+        compatible_from: 1,
+    },
+    Migration {
+        sql: include_str!("../migrations/0003_broker_reach.sql"),
         compatible_from: 1,
     },
 ];

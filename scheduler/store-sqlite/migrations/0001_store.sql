@@ -215,9 +215,7 @@ CREATE TABLE executor (
 CREATE TABLE node (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     name        TEXT    NOT NULL,
-    lease_until INTEGER NOT NULL,
-    -- When the node last reached the broker, by its last renewal.
-    reached_broker_at INTEGER
+    lease_until INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE dead_letter (

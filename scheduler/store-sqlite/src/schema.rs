@@ -12,9 +12,10 @@ use crate::error::Result;
 const APPLICATION_ID: i64 = 0x4375_654c;
 
 /// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     include_str!("../migrations/0001_store.sql"),
     include_str!("../migrations/0002_alarms.sql"),
+    include_str!("../migrations/0003_broker_reach.sql"),
 ];
 
 const READ_STATE: &str = "

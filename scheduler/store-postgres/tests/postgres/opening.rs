@@ -207,7 +207,7 @@ async fn an_older_schema_is_refused_where_migration_is_off() {
     refused(
         only_look(&database.url()).await,
         ErrorKind::Broken,
-        "has version 0, this program needs version 2",
+        "has version 0, this program needs version 3",
     );
 }
 

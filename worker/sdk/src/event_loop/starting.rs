@@ -1,7 +1,7 @@
 //! Attempts between the decision to start them and the start of their handlers.
 //!
-//! Their lanes count them as running. An overdue lease holds back also those whose start is recorded. Until their start is recorded they can still end unstarted. The journal has them
-//! as accepted, so after a crash they wait again.
+//! Their lanes count them as running. Until their start is recorded they can still end unstarted. An overdue lease also holds
+//! back those whose start is recorded. The journal has them as accepted, so after a crash they wait again.
 
 use super::decisions::Decisions;
 use super::state::EventLoop;
