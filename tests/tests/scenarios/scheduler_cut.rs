@@ -2,9 +2,9 @@
 //! attempt starts twice. When the link heals, what the first one sent meanwhile arrives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
+use cueline_runtime::{Clock as _, SystemClock};
 use cueline_test_servers::nats::{Nats, Version};
 use cueline_test_servers::proxy::{Link, Proxy};
 use cueline_test_servers::rabbitmq::Rabbit;
@@ -89,11 +89,6 @@ fn server_of(url: &str) -> Result<&str> {
         .map_or(authority, |(_, host)| host))
 }
 
-fn now_ms() -> Result<i64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    Ok(i64::try_from(now.as_millis())?)
-}
-
 async fn the_other_scheduler_takes_over(broker: String) -> Result<()> {
     let (_postgres, store) = database()?;
     let server = server_of(&broker)?;
@@ -119,19 +114,19 @@ handler = {{ shell = "echo {job} $CUELINE_RUN_ID $CUELINE_ATTEMPT $CUELINE_FIRE_
         )
     });
     cluster.apply(&jobs.concat()).await?;
-    wait_for_starts(&cluster, now_ms()? + 5_000).await?;
+    wait_for_starts(&cluster, SystemClock.now_ms() + 5_000).await?;
 
     let stats = cluster.client.get_from(0, "/stats").await?;
     let published = stats["since_start"]["published"].as_u64();
     ensure!(published > Some(0), "it publishes a part: {stats}");
-    let cut_at = now_ms()?;
+    let cut_at = SystemClock.now_ms();
     proxy.set(Link::HalfOpen);
     wait_for_claims(&cluster, true).await?;
-    let paused_ms = now_ms()? - cut_at;
+    let paused_ms = SystemClock.now_ms() - cut_at;
     wait_for_starts(&cluster, cut_at + CUT_MS).await?;
     proxy.heal();
     wait_for_claims(&cluster, false).await?;
-    let healed_at = now_ms()?;
+    let healed_at = SystemClock.now_ms();
     wait_for_starts(&cluster, healed_at + 10_000).await?;
     check(&starts(&cluster)?, cut_at, paused_ms).with_context(|| cluster.logs())?;
     worker.terminate().await?;
