@@ -270,7 +270,7 @@ impl Parts {
             })),
             trigger_requests: Arc::new(hand!(self => TriggerRequests { broker, clock, refused; trigger: self.trigger(o) })),
             node_lease: hand!(self => NodeLease {
-                store, clock, claims, self_check, broker_reach, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms, turns_behind: 0
+                store, clock, claims, self_check, broker_reach, claim; node_name: o.node_name.clone(), lease_ms: o.lease_ms, turns_cut_off: 0
             }),
             heartbeats: hand!(self => Heartbeats {
                 store, clock, claims, registry, self_check, queues, name_conflicts, counters;

@@ -27,7 +27,7 @@ pub const MAX_SILENCES_OF_NAMESPACE: usize = 100;
 /// says that there are at least so many.
 pub const MAX_WAITING_EVENTS: i64 = 1_000;
 
-/// The most runs of a job that are counted for [`JobLoad::waiting`].
+/// The most runs of a job that are counted for [`JobLoad`]. Of more, the oldest one may be left out.
 pub const MAX_COUNTED_WAITING: i64 = 10_001;
 
 /// A condition has ended after so many checks in which it did not hold.

@@ -39,7 +39,17 @@ impl Readiness {
 
     /// Why the worker takes no triggers, as of its last heartbeat. `None` if it takes them.
     pub fn problem(&self) -> Option<String> {
-        self.0.problem()
+        self.0.problem().or_else(|| self.overdue())
+    }
+
+    /// Heartbeats do not say this, because the next one that is stored renews the lease.
+    fn overdue(&self) -> Option<String> {
+        let is_overdue = self.0.is_lease_overdue();
+        is_overdue.then(|| {
+            let why = self.0.send_failure();
+            let why = why.unwrap_or_else(|| "no heartbeat has returned to it".to_owned());
+            format!("the worker's broker lease is overdue: {why}")
+        })
     }
 
     /// What the worker does, as of the last turn of its event loop.

@@ -38,6 +38,7 @@ pub(crate) struct WorkerStatus {
     draining: watch::Sender<bool>,
     journal_unusable: AtomicBool,
     starts_unrecorded: AtomicBool,
+    lease_overdue: AtomicBool,
     /// Why the worker accepts no triggers, as of its last heartbeat.
     problem: Mutex<Option<String>>,
     /// Why the last heartbeat or its echo was not sent, or not stored by the broker.
@@ -143,6 +144,15 @@ impl WorkerStatus {
 
     pub(crate) fn is_journal_unusable(&self) -> bool {
         self.journal_unusable.load(Ordering::Relaxed)
+    }
+
+    /// The broker lease was not renewed in time, and has not ended.
+    pub(crate) fn set_lease_overdue(&self, overdue: bool) {
+        self.lease_overdue.store(overdue, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_lease_overdue(&self) -> bool {
+        self.lease_overdue.load(Ordering::Relaxed)
     }
 
     /// The start log has refused records for some time.

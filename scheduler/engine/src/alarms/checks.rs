@@ -65,8 +65,8 @@ impl Duty for CheckAlarms {
             return Ok(Next::After(EVERY));
         }
         // A node without heartbeats cannot tell which groups have an executor. Its lease ends, and another one checks.
-        let is_behind = self.broker_reach.is_behind(self.clock.now());
-        if is_behind || !self.store.hold_alarm_checks(&self.holder, LEASE_MS).await? {
+        let is_cut_off = self.broker_reach.is_cut_off(self.clock.now());
+        if is_cut_off || !self.store.hold_alarm_checks(&self.holder, LEASE_MS).await? {
             // The scheduler with the lease may note conditions, and be lost before it has ended them.
             self.has_levels |= asks;
             self.absent.clear();

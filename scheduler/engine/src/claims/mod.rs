@@ -262,7 +262,8 @@ impl NodeClaims {
         self.schedule(runs);
     }
 
-    /// Takes the runs that were certainly not published by this node.
+    /// Takes the runs that were certainly not published. Those of a lost node that may be published leave the memory, and
+    /// the node that claims them next publishes them to the same executor.
     pub(crate) fn take_unpublished(&self) -> Vec<AttemptId> {
         let pending = lock(&self.pending).take_unpublished();
         let pending = pending.into_iter().map(|t| t.dispatch.attempt);
@@ -272,7 +273,8 @@ impl NodeClaims {
         let limits = std::mem::take(&mut *lock(&self.limit_waits)).into_runs();
         let room = std::mem::take(&mut *lock(&self.room_waits)).into_runs();
         let waiting = wheel.chain(unroutable).chain(lanes).chain(limits);
-        let waiting = waiting.chain(room).map(|run| run.attempt_id());
+        let waiting = waiting.chain(room).filter(|run| !run.maybe_published);
+        let waiting = waiting.map(|run| run.attempt_id());
         pending.chain(waiting).collect()
     }
 

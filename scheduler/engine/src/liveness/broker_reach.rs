@@ -35,8 +35,15 @@ impl BrokerReach {
         }
     }
 
+    /// Keeps the latest time of another node: one that rejoins has none for a moment. Of a node that is lost, the old time
+    /// soon counts no more.
     pub(crate) fn record(&self, renewed: RenewedLease) {
-        *lock(&self.last_renewal) = renewed;
+        let mut last = lock(&self.last_renewal);
+        let earlier = last.other_reached_broker_at;
+        *last = renewed;
+        if renewed.has_others {
+            last.other_reached_broker_at = earlier.max(renewed.other_reached_broker_at);
+        }
     }
 
     /// When this node last reached the broker.
@@ -47,18 +54,18 @@ impl BrokerReach {
     /// Whether another live node reaches the broker and this one does not.
     ///
     /// An old time of the other node proves nothing. It may have lost the broker too, or be about to lose its lease.
-    pub(crate) fn is_behind(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_cut_off(&self, now: Timestamp) -> bool {
         let Some(other) = lock(&self.last_renewal).other_reached_broker_at else {
             return false;
         };
         let other_ms = now.since_ms(other);
         other_ms <= (self.lease_ms / 2).cast_signed()
-            && self.silent_ms(now).saturating_sub(other_ms) > self.behind_after_ms()
+            && self.silent_ms(now).saturating_sub(other_ms) > self.self_check.intervals.max_gap_ms
     }
 
     /// Why this node claims nothing now. `None` if it does.
     pub(crate) fn problem(&self, now: Timestamp) -> Option<String> {
-        self.is_behind(now).then(|| {
+        self.is_cut_off(now).then(|| {
             let why = self.self_check.loopback_failure();
             let why =
                 why.unwrap_or_else(|| "none of its messages to itself has arrived".to_owned());
@@ -87,12 +94,6 @@ impl BrokerReach {
         self.own()
             .map_or(i64::MAX, |own| now.since_ms(own).saturating_abs())
     }
-
-    /// A loopback heartbeat that takes longer than this counts as not stored.
-    fn behind_after_ms(&self) -> i64 {
-        let within = self.self_check.intervals.store_within.as_millis();
-        i64::try_from(within).unwrap_or(i64::MAX)
-    }
 }
 
 #[cfg(test)]
@@ -118,40 +119,57 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_behind_if_another_one_reached_the_broker_more_than_3_s_later() {
-        for (own, other, is_behind) in [
+    fn a_node_is_cut_off_if_another_one_reached_the_broker_more_than_4_s_later() {
+        for (own, other, is_cut_off) in [
             (Some(10_000), None, false),
             (None, None, false),
-            (Some(10_000), Some(13_000), false),
-            (Some(10_000), Some(13_001), true),
-            (Some(13_001), Some(10_000), false),
-            (None, Some(13_001), true),
+            (Some(10_000), Some(14_000), false),
+            (Some(10_000), Some(14_001), true),
+            (Some(14_001), Some(10_000), false),
+            (None, Some(14_001), true),
         ] {
             let reach = reach(own, other);
-            assert_eq!(reach.is_behind(at(14_000)), is_behind, "{own:?} {other:?}");
-            assert_eq!(reach.problem(at(14_000)).is_some(), is_behind);
+            assert_eq!(
+                reach.is_cut_off(at(15_000)),
+                is_cut_off,
+                "{own:?} {other:?}"
+            );
+            assert_eq!(reach.problem(at(15_000)).is_some(), is_cut_off);
         }
     }
 
     #[test]
-    fn in_an_outage_of_the_whole_broker_no_node_is_behind() {
+    fn in_an_outage_of_the_whole_broker_no_node_is_cut_off() {
         for now in (14_000..100_000).step_by(500) {
-            assert!(!reach(Some(10_000), Some(11_900)).is_behind(at(now)));
-            assert!(!reach(Some(11_900), Some(10_000)).is_behind(at(now)));
+            assert!(!reach(Some(10_000), Some(11_900)).is_cut_off(at(now)));
+            assert!(!reach(Some(11_900), Some(10_000)).is_cut_off(at(now)));
         }
     }
 
     /// The other node has lost the broker too, or is dead.
     #[test]
-    fn a_node_is_not_behind_for_longer_than_the_other_one_reaches_the_broker() {
+    fn a_node_is_not_cut_off_for_longer_than_the_other_one_reaches_the_broker() {
         let reach = reach(Some(10_000), Some(20_000));
-        assert!(reach.is_behind(at(27_500)));
-        assert!(!reach.is_behind(at(27_501)));
+        assert!(reach.is_cut_off(at(27_500)));
+        assert!(!reach.is_cut_off(at(27_501)));
+    }
+
+    /// It rejoins, for example after a call of its store that failed.
+    #[test]
+    fn another_node_without_a_time_for_a_moment_changes_nothing() {
+        let reach = reach(Some(10_000), Some(20_000));
+        reach.record(RenewedLease {
+            has_others: true,
+            other_reached_broker_at: None,
+        });
+        assert!(reach.is_cut_off(at(21_000)));
+        reach.record(RenewedLease::default());
+        assert!(!reach.is_cut_off(at(21_000)), "there is no other");
     }
 
     #[test]
-    fn a_time_from_the_future_does_not_hide_that_this_node_is_behind() {
-        assert!(reach(Some(3_600_000), Some(20_000)).is_behind(at(20_000)));
+    fn a_time_from_the_future_does_not_hide_that_this_node_is_cut_off() {
+        assert!(reach(Some(3_600_000), Some(20_000)).is_cut_off(at(20_000)));
     }
 
     #[test]

@@ -23,12 +23,12 @@ pub(crate) struct NodeLease {
     pub(crate) node_name: String,
     pub(crate) lease_ms: u64,
     /// The renewals in a row that found this node without the broker and another one with it.
-    pub(crate) turns_behind: u32,
+    pub(crate) turns_cut_off: u32,
 }
 
-/// The claims are handed over at this renewal. One renewal is not enough: a process that was stopped for some seconds is
-/// behind at first, and reaches the broker again at once.
-const HAND_OVER_AT_TURN: u32 = 2;
+/// The claims are handed over at this renewal, which follows the first one by one and a half seconds. A node that reaches the broker
+/// has another message of its own within a second: after its machine stood still, or after its clock stepped.
+const HAND_OVER_AT_TURN: u32 = 4;
 /// Claims released in one transaction.
 const MAX_RELEASED: usize = 2_000;
 
@@ -86,14 +86,14 @@ impl NodeLease {
     ) -> Result<(), StoreError> {
         self.broker_reach.record(renewed);
         let Some(why) = self.broker_reach.problem(self.clock.now()) else {
-            if self.turns_behind > 0 {
+            if self.turns_cut_off > 0 {
                 tracing::info!("this node claims runs again");
             }
-            self.turns_behind = 0;
+            self.turns_cut_off = 0;
             return Ok(());
         };
-        self.turns_behind = self.turns_behind.saturating_add(1);
-        if self.turns_behind == 1 {
+        self.turns_cut_off = self.turns_cut_off.saturating_add(1);
+        if self.turns_cut_off == 1 {
             tracing::warn!(
                 node = node.0,
                 error = %why,
@@ -101,8 +101,8 @@ impl NodeLease {
             );
         }
         // Later turns find claims that a call made while it was handed over.
-        let is_left = self.turns_behind > HAND_OVER_AT_TURN && self.claims.claimed_count() > 0;
-        if self.turns_behind == HAND_OVER_AT_TURN || is_left {
+        let is_left = self.turns_cut_off > HAND_OVER_AT_TURN && self.claims.claimed_count() > 0;
+        if self.turns_cut_off == HAND_OVER_AT_TURN || is_left {
             return self.hand_over(node).await;
         }
         Ok(())

@@ -76,7 +76,7 @@ impl Claim {
         // Half a lookahead is short enough: a run is claimed at least that long before its due time.
         let wait = Duration::from_millis(self.poll_ms.min(self.lookahead_ms / 2));
         // A claimed run that this node cannot publish would hold up its lane on all nodes.
-        if self.broker_reach.is_behind(self.clock.now()) {
+        if self.broker_reach.is_cut_off(self.clock.now()) {
             return Ok(Next::After(wait));
         }
         let more_waiting = self.claim_waiting(node).await?;

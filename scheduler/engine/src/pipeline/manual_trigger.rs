@@ -52,7 +52,7 @@ impl ManualTrigger {
         // A node at its memory limit leaves the runs unclaimed for any node with room, and one that does not reach the broker
         // for any node that does.
         let has_room = self.claims.claimed_count() < self.max_claimed;
-        let may_claim = has_room && !self.broker_reach.is_behind(self.clock.now());
+        let may_claim = has_room && !self.broker_reach.is_cut_off(self.clock.now());
         let node = self.claims.node().filter(|_| may_claim);
         let triggered = self.store.trigger_claimed(node, request).await;
         if let Err(e) = &triggered

@@ -15,8 +15,8 @@ use crate::fixture::{FakeExecutor, Fixture, actor, name, tick};
 const STEP_MS: i64 = 500;
 const CUT_AT: i64 = 10_000;
 const HEALED_AT: i64 = 40_000;
-/// A node notices after 3 s, and hands its claims over half a second later, in the steps of this test.
-const LATEST_MS: i64 = 5_000;
+/// A node notices after 4 s, and hands its claims over one and a half seconds later, in the steps of this test.
+const LATEST_MS: i64 = 7_000;
 const LOST: Fault = Fault::Before(ErrorKind::Transient);
 
 /// Two nodes and two executors. Jobs fire each second, and each run ends at once.

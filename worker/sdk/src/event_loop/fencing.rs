@@ -12,6 +12,7 @@ impl EventLoop {
         let was_overdue = self.lease_overdue;
         // One look for the whole turn: what is accepted in it can also start in it.
         self.lease_overdue = !self.is_fenced() && self.services.lease.is_overdue();
+        self.services.status.set_lease_overdue(self.lease_overdue);
         if self.lease_overdue && !was_overdue {
             tracing::warn!(
                 "broker lease was not renewed in time; no trigger is accepted or started until it is. Check that the broker stores heartbeats"

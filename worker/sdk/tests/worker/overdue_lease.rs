@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use cueline_model::{Block, OutcomeKind};
 use cueline_protocol::Trigger;
-use cueline_worker::StopReason;
+use cueline_worker::{Readiness, StopReason};
 
-use crate::fixture::{RunningWorker, STORE, run, trigger};
+use crate::fixture::{RunningWorker, STORE, run_with_readiness, trigger};
 use crate::lease_fixture::{FENCE_REASON, LeaseFixture};
 
 /// The lease ends after 20 s, and is overdue after 10 s.
@@ -22,13 +22,17 @@ fn hold(run: i64, block: Block) -> Trigger {
 
 /// A worker that has had its lease.
 async fn start(lease: &LeaseFixture) -> RunningWorker {
-    let worker = run(lease.builder());
+    start_with_readiness(lease).await.0
+}
+
+async fn start_with_readiness(lease: &LeaseFixture) -> (RunningWorker, Readiness) {
+    let started = run_with_readiness(lease.builder());
     lease
         .fixture
         .publish(&[trigger(100, "noop", Block::Parallel(9))])
         .await;
     lease.fixture.outcome(100).await;
-    worker
+    started
 }
 
 /// The broker stores no heartbeat any more, and everything else works.
@@ -55,16 +59,19 @@ async fn confirm_start(lease: &LeaseFixture) {
 async fn a_trigger_that_comes_while_the_lease_is_overdue_starts_after_the_renewal() {
     let lease = LeaseFixture::new().await;
     let fixture = &lease.fixture;
-    let worker = start(&lease).await;
+    let (worker, readiness) = start_with_readiness(&lease).await;
     make_overdue(&lease);
     fixture.publish(&[hold(1, Block::Serial)]).await;
     lease.wait_heartbeats(3).await;
     assert!(fixture.started().is_empty(), "its lease may end soon");
+    let problem = readiness.problem().unwrap_or_default();
+    assert!(problem.contains("overdue"), "{problem}");
     let held = fixture.holdings(STORE, &[(1, 1)]).await;
     assert_eq!(held, [], "it is not accepted");
     renew(&lease);
     fixture.gate.add_permits(1);
     assert_eq!(fixture.outcome(1).await.kind, OutcomeKind::Succeeded);
+    assert_eq!(readiness.problem(), None);
     worker.drain().await;
     assert_eq!(fixture.outcomes(1).len(), 1);
 }
