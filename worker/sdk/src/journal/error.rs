@@ -50,7 +50,11 @@ pub enum JournalError {
 impl JournalError {
     pub(super) fn database(operation: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |source| match source {
-            sqlx::Error::WorkerCrashed => Self::ThreadEnded { operation },
+            // Each read of one row is of an aggregate, which has a row. If the thread ends during it, sqlx ends the rows
+            // without an error.
+            sqlx::Error::WorkerCrashed | sqlx::Error::RowNotFound => {
+                Self::ThreadEnded { operation }
+            }
             source => Self::Database { operation, source },
         }
     }

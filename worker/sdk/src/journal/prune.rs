@@ -23,9 +23,11 @@ const BATCH: i64 = 8_192;
 const FORGET_AHEAD_MS: i64 = 60_000;
 
 /// The entries that a call deletes: by store, the time of the newest one. 54 is the number of bits for the run in a key.
+/// It is one row of JSON, because no rows would look like a thread that has ended.
 const NEWEST: &str = "
-    SELECT key >> 54, max(at) FROM (SELECT key, at FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)
-    GROUP BY 1";
+    SELECT json_group_array(json_array(store, newest)) FROM (
+        SELECT key >> 54 AS store, max(at) AS newest
+        FROM (SELECT key, at FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2) GROUP BY 1)";
 
 impl Journal {
     /// Deletes some of the reported entries that are no longer needed, and returns how many.
@@ -46,12 +48,14 @@ impl Journal {
         } else {
             now_ms.saturating_sub(KEEP_REPORTED_MS)
         };
-        let newest: Vec<(i64, i64)> = sqlx::query_as(NEWEST)
+        let newest: String = sqlx::query_scalar(NEWEST)
             .bind(before_ms)
             .bind(BATCH)
-            .fetch_all(&mut self.connection)
+            .fetch_one(&mut self.connection)
             .await
             .map_err(JournalError::database("prune"))?;
+        let newest: Vec<(i64, i64)> =
+            serde_json::from_str(&newest).map_err(|e| JournalError::Corrupt(e.to_string()))?;
         if newest.is_empty() {
             return Ok(0);
         }

@@ -269,6 +269,27 @@ async fn a_journal_whose_thread_has_ended_fails_for_good_and_claims_no_write() {
     assert_eq!(journal.unreported().await.expect("read"), [written]);
 }
 
+/// sqlx also takes it for one that found nothing. A further statement may then wait for ever.
+#[tokio::test]
+async fn a_read_during_which_the_thread_ends_is_the_last_call() {
+    for is_prune in [true, false] {
+        let threads = SqliteThreads::watch();
+        let directory = tempfile::tempdir().expect("directory");
+        let mut journal = Journal::open(directory.path()).await.expect("open");
+        let written = entry(1, 1, EntryState::Accepted);
+        let written = journal.write(std::slice::from_ref(&written)).await;
+        written.expect("write");
+        threads.end_next("journal-");
+        let error = if is_prune {
+            journal.prune(0).await.expect_err("the thread has ended")
+        } else {
+            let known = journal.known([key(1, 1).run].into_iter()).await;
+            known.expect_err("the thread has ended")
+        };
+        assert!(error.is_final(), "{is_prune}: {error}");
+    }
+}
+
 #[tokio::test]
 async fn one_worker_at_a_time_uses_a_state_directory() {
     let directory = tempfile::tempdir().expect("directory");

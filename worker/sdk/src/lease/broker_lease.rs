@@ -305,12 +305,9 @@ impl BrokerLease {
     }
 
     fn check_expiry(&self) {
-        let Some(timings) = self.timings else {
+        let Some(timings) = self.limits() else {
             return;
         };
-        if cueline_runtime::planted!("no_fence") {
-            return;
-        }
         let now_ms = self.clock.up_ms();
         if self.state.borrow().due_change(&timings, now_ms) == LeaseChange::None {
             return;
@@ -330,10 +327,16 @@ impl BrokerLease {
 
     /// Whether the lease of this state is not overdue.
     fn is_recent(&self, state: &LeaseState) -> bool {
-        let Some(timings) = self.timings else {
-            return true;
-        };
-        cueline_runtime::planted!("no_fence") || !state.is_overdue(&timings, self.clock.up_ms())
+        let timings = self.limits();
+        timings.is_none_or(|timings| !state.is_overdue(&timings, self.clock.up_ms()))
+    }
+
+    /// When the lease is overdue and when it ends. `None` without a lease.
+    fn limits(&self) -> Option<LeaseTimings> {
+        if cueline_runtime::planted!("no_fence") {
+            return None;
+        }
+        self.timings
     }
 
     fn notify_renewed(&self, timings: &LeaseTimings, proof: LeaseProof) {
