@@ -35,14 +35,14 @@ impl BrokerReach {
         }
     }
 
-    /// Keeps the latest time of another node: one that rejoins has none for a moment. Of a node that is lost, the old time
-    /// soon counts no more.
+    /// Keeps the time of another node that has none for a moment, because it rejoins. Of a node that is lost, the old time soon
+    /// counts no more.
     pub(crate) fn record(&self, renewed: RenewedLease) {
         let mut last = lock(&self.last_renewal);
         let earlier = last.other_reached_broker_at;
         *last = renewed;
         if renewed.has_others {
-            last.other_reached_broker_at = earlier.max(renewed.other_reached_broker_at);
+            last.other_reached_broker_at = renewed.other_reached_broker_at.or(earlier);
         }
     }
 
@@ -53,14 +53,16 @@ impl BrokerReach {
 
     /// Whether another live node reaches the broker and this one does not.
     ///
-    /// An old time of the other node proves nothing. It may have lost the broker too, or be about to lose its lease.
+    /// An old time of the other node proves nothing. It may have lost the broker too, or be about to lose its lease. Nor does
+    /// one from the future: the clock of the database has stepped back since.
     pub(crate) fn is_cut_off(&self, now: Timestamp) -> bool {
         let Some(other) = lock(&self.last_renewal).other_reached_broker_at else {
             return false;
         };
         let other_ms = now.since_ms(other);
-        other_ms <= (self.lease_ms / 2).cast_signed()
-            && self.silent_ms(now).saturating_sub(other_ms) > self.self_check.intervals.max_gap_ms
+        let max_gap_ms = self.self_check.intervals.max_gap_ms;
+        (-max_gap_ms..=(self.lease_ms / 2).cast_signed()).contains(&other_ms)
+            && self.silent_ms(now).saturating_sub(other_ms) > max_gap_ms
     }
 
     /// Why this node claims nothing now. `None` if it does.
@@ -165,6 +167,23 @@ mod tests {
         assert!(reach.is_cut_off(at(21_000)));
         reach.record(RenewedLease::default());
         assert!(!reach.is_cut_off(at(21_000)), "there is no other");
+    }
+
+    /// Otherwise all nodes would wait for each other until the clock has caught up.
+    #[test]
+    fn a_clock_that_steps_back_leaves_no_node_cut_off() {
+        let renewed = |ms| RenewedLease {
+            has_others: true,
+            other_reached_broker_at: Some(at(ms)),
+        };
+        let reach = reach(Some(3_600_000), Some(3_600_000));
+        reach.self_check.record_loopback(at(10_000));
+        assert!(!reach.is_cut_off(at(10_000)), "before the other renews");
+        reach.record(renewed(10_500));
+        reach.self_check.record_loopback(at(11_000));
+        assert!(!reach.is_cut_off(at(11_000)));
+        reach.record(renewed(19_000));
+        assert!(reach.is_cut_off(at(19_000)), "the new time counts");
     }
 
     #[test]

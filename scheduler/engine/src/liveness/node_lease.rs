@@ -26,8 +26,8 @@ pub(crate) struct NodeLease {
     pub(crate) turns_cut_off: u32,
 }
 
-/// The claims are handed over at this renewal, which follows the first one by one and a half seconds. A node that reaches the broker
-/// has another message of its own within a second: after its machine stood still, or after its clock stepped.
+/// The claims are handed over at this renewal, which follows the first one by one and a half seconds. A node that reaches
+/// the broker has another message of its own within a second: after its machine stood still, or after its clock stepped.
 const HAND_OVER_AT_TURN: u32 = 4;
 /// Claims released in one transaction.
 const MAX_RELEASED: usize = 2_000;

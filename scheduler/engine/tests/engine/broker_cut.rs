@@ -189,7 +189,7 @@ async fn runs_of_a_node_that_is_cut_off_start_at_others_within_seconds() {
     }
 }
 
-/// No node can publish, so nobody is better off with the claims. All fire times are planned in time.
+/// No node can publish, so no other node is better off with the claims. All fire times are planned in time.
 #[tokio::test]
 async fn in_an_outage_of_the_whole_broker_both_nodes_claim_as_before() {
     let mut cluster = Box::pin(Cluster::with_jobs()).await;
