@@ -15,6 +15,14 @@ use crate::columns::id_range;
 use crate::error::Result;
 use crate::{PgStore, nodes};
 
+/// Whether a claim may find something. An idle scheduler then needs one statement instead of a transaction of six.
+/// A node without a row is refused by the transaction.
+pub(crate) const ANY_WAITING: &str = "
+    SELECT EXISTS (SELECT FROM run_live l WHERE l.claimed_by IS NULL AND l.due_at <= c.now + $2)
+        OR EXISTS (SELECT FROM node n WHERE n.lease_until <= c.now AND n.id <> $3 AND NOT n.cleared)
+        OR NOT EXISTS (SELECT FROM node n WHERE n.id = $3)
+    FROM (SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now) c";
+
 /// An expired node may have published an unclaimed run that is `dispatching`. Runs that another node is claiming are
 /// skipped.
 pub(crate) const CLAIM: &str = "
@@ -50,6 +58,9 @@ impl PgStore {
         horizon_ms: u64,
         limit: usize,
     ) -> Result<Vec<ClaimedRun>> {
+        if !self.is_any_waiting(node, horizon_ms).await? {
+            return Ok(Vec::new());
+        }
         let mut tx = self.db.write().await?;
         let now = tx.now;
         nodes::require(&mut tx, node).await?;
@@ -65,6 +76,15 @@ impl PgStore {
         let claimed = self.read_claimed(&mut tx, &ids, now).await?;
         tx.commit().await?;
         Ok(claimed)
+    }
+
+    async fn is_any_waiting(&self, node: NodeId, horizon_ms: u64) -> Result<bool> {
+        let any = sqlx::query_scalar(ANY_WAITING)
+            .bind(self.db.test_clock().map(Timestamp::as_millis))
+            // The sum with the time must not overflow.
+            .bind(to_i64(horizon_ms).min(i64::MAX / 2))
+            .bind(node.0);
+        Ok(any.fetch_one(&mut *self.db.autocommit().await?).await?)
     }
 
     /// Reads claimed runs in the order of `ids`. Releases those whose definition this program cannot read.

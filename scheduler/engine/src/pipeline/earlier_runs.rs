@@ -53,8 +53,10 @@ impl EarlierRuns {
         };
         let mut found: HashMap<JobId, Vec<_>> = jobs.iter().map(|job| (*job, Vec::new())).collect();
         for run in self.store.runs(&filter).await? {
+            // A short run may end before its confirmation is written, which then changes nothing.
+            let used_at = run.queued_at.or(run.ended_at);
             if let Some(of_job) = found.get_mut(&run.job_id)
-                && let (Some(executor), Some(at)) = (run.executor, run.queued_at)
+                && let (Some(executor), Some(at)) = (run.executor, used_at)
             {
                 of_job.push((executor, at));
             }

@@ -203,6 +203,29 @@ async fn lfu_and_lru_go_on_at_another_node_where_the_history_ends() {
     }
 }
 
+/// The confirmations of a burst are written late, when short runs have ended.
+#[tokio::test]
+async fn runs_that_ended_before_their_confirmation_count_for_lfu_and_lru() {
+    for route in ["lfu", "lru"] {
+        let fixture = Fixture::new().await;
+        let mut first = fixture.engine("one").await;
+        let executors = executors(&fixture).await;
+        every_second(&fixture, route.into()).await;
+        for second in 1..=4 {
+            fixture.set(second * 1_000);
+            fixture.store.fail_next("confirm_dispatch", Fault::Before);
+            first.tick().await.expect_err("the confirmation fails");
+            end_all(&fixture, &executors).await;
+            assert_eq!(first.ingest().await.expect("ingests"), 1, "{route}");
+        }
+        drop(first);
+        let mut second = fixture.engine("one").await;
+        fixture.set(5_000);
+        tick(&mut second).await;
+        assert_eq!(given(&fixture).await[3..], ["e1", "e2"], "{route}");
+    }
+}
+
 #[tokio::test]
 async fn without_a_readable_history_runs_are_routed_all_the_same() {
     let fixture = Fixture::new().await;

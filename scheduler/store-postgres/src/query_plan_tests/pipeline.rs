@@ -24,6 +24,10 @@ async fn claims_use_their_indexes() {
         q.bind(far).bind(10_i64).bind(s.node.0)
     })
     .await;
+    s.check(claim::ANY_WAITING, "run_live_waiting", |q| {
+        q.bind(Some(START_MS)).bind(1_000_i64).bind(s.node.0)
+    })
+    .await;
     let text = s.plan(claim::NEXT_DUE, |q| q.bind(START_MS)).await;
     for part in ["job_due_next", "run_live_waiting", "SubPlan"] {
         assert!(text.contains(part), "no {part} in {text}");
