@@ -150,3 +150,41 @@ async fn perhaps_published_twice(of_dead: BrokerFault, of_one: BrokerFault) {
         }
     }
 }
+
+/// The last node to return is cut off for a moment, and hands its claims over unless it returns within two seconds. All
+/// that has waited starts before it returns.
+#[tokio::test]
+async fn after_an_outage_of_the_whole_broker_the_last_node_to_return_delays_nothing() {
+    for behind_ms in [2_500, 4_000, 8_000] {
+        let mut cluster = Box::pin(Cluster::with_jobs()).await;
+        cluster.cut_one(LOST).await;
+        cluster.faults_of_two.always(Operation::Publish, LOST);
+        cluster.reaches[1] = false;
+        cluster.run_until(HEALED_AT).await;
+        let rejoins = cluster.fixture.store.calls("rejoin_node");
+        cluster.faults_of_two.clear();
+        cluster.reaches[1] = true;
+        cluster.run_until(HEALED_AT + behind_ms).await;
+        for job in ["serial", "apart", "skip"] {
+            for run in cluster.fixture.runs(job).await {
+                let attempt = AttemptId {
+                    run: run.id,
+                    attempt: 1,
+                };
+                let is_started = cluster.starts.contains_key(&attempt);
+                assert!(
+                    is_started || run.fire_at > Fixture::at(HEALED_AT),
+                    "{behind_ms} {job}: {run:#?}"
+                );
+            }
+        }
+        cluster.heal();
+        cluster.run_until(HEALED_AT + 20_000).await;
+        assert_eq!(cluster.fixture.store.calls("rejoin_node"), rejoins + 1);
+        assert_eq!(cluster.repeated, 0);
+        for job in ["serial", "apart", "skip"] {
+            let late = cluster.latest_start(job, HEALED_AT + 3_000, HEALED_AT + 18_000);
+            assert!(late.await <= STEP_MS, "{behind_ms} {job}");
+        }
+    }
+}
