@@ -56,10 +56,7 @@ impl PgStore {
             .bind(now.as_millis())
             .fetch_one(&mut *tx)
             .await?;
-        sqlx::query(DELETE_OLD)
-            .bind(now.minus_ms(KEPT_MS).as_millis())
-            .execute(&mut *tx)
-            .await?;
+        delete_old(&mut tx, now).await?;
         let node = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
         let first = live == 0;
         if first {
@@ -80,6 +77,7 @@ impl PgStore {
         let now = tx.now;
         end_leases_of_name(&mut tx, name, now).await?;
         end_lease(&mut tx, old, now).await?;
+        delete_old(&mut tx, now).await?;
         let node = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
         tx.commit().await?;
         Ok(node)
@@ -145,6 +143,15 @@ async fn end_leases_of_name(conn: &mut PgConnection, name: &str, now: Timestamp)
     sqlx::query(END_LEASES_OF_NAME)
         .bind(name)
         .bind(now.as_millis())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Deletes the rows of nodes whose lease ended long ago, and which have no claims.
+async fn delete_old(conn: &mut PgConnection, now: Timestamp) -> Result<()> {
+    sqlx::query(DELETE_OLD)
+        .bind(now.minus_ms(KEPT_MS).as_millis())
         .execute(conn)
         .await?;
     Ok(())

@@ -49,10 +49,7 @@ impl SqliteStore {
             .bind(now.as_millis())
             .fetch_one(&mut *tx)
             .await?;
-        sqlx::query(DELETE_OLD)
-            .bind(now.minus_ms(KEPT_MS).as_millis())
-            .execute(&mut *tx)
-            .await?;
+        delete_old(&mut tx, now).await?;
         let node = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
         let first = live == 0;
         if first {
@@ -76,6 +73,7 @@ impl SqliteStore {
             .execute(&mut *tx)
             .await?;
         end_lease(&mut tx, old, now).await?;
+        delete_old(&mut tx, now).await?;
         let node = insert(&mut tx, name, now.plus_ms(lease_ms)).await?;
         tx.commit().await?;
         Ok(node)
@@ -150,6 +148,15 @@ async fn insert(conn: &mut SqliteConnection, name: &str, lease_until: Timestamp)
         .fetch_one(conn)
         .await?;
     Ok(NodeId(id))
+}
+
+/// Deletes the rows of nodes whose lease ended long ago, and which have no claims.
+async fn delete_old(conn: &mut SqliteConnection, now: Timestamp) -> Result<()> {
+    sqlx::query(DELETE_OLD)
+        .bind(now.minus_ms(KEPT_MS).as_millis())
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 async fn end_lease(conn: &mut SqliteConnection, node: NodeId, now: Timestamp) -> Result<()> {

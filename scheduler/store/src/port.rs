@@ -92,7 +92,7 @@ pub trait Store:
     ///
     /// A process loses track when its lease expires, or when it does not know whether a failed call was carried out.
     /// The leases of `old` and of any other node with that name end, and other nodes may take over their claims. No
-    /// `startup` job runs.
+    /// `startup` job runs. Like a registration, it deletes nodes without claims whose lease ended a day ago.
     async fn rejoin_node(&self, old: NodeId, name: &str, lease_ms: u64) -> Result<NodeId>;
 
     /// Extends the lease of a node to `lease_ms` from now. Returns `None` if the lease has expired. Other nodes may

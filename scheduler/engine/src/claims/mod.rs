@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use cueline_broker::QueueId;
-use cueline_model::{AttemptId, JobId, Timestamp};
+use cueline_model::{AttemptId, JobId, MisfirePolicy, RunKind, Timestamp};
 use cueline_runtime::Activator;
 use cueline_store::{ClaimedRun, ErrorKind, HeldClaims, NodeId, StoreError};
 
@@ -264,9 +264,11 @@ impl NodeClaims {
 
     /// Takes the runs that were certainly not published. Those of a lost node that may be published leave the memory, and
     /// the node that claims them next publishes them to the same executor.
-    pub(crate) fn take_unpublished(&self) -> Vec<AttemptId> {
+    pub(crate) fn take_unpublished(&self) -> Unpublished {
         let pending = lock(&self.pending).take_unpublished();
-        let pending = pending.into_iter().map(|t| t.dispatch.attempt);
+        let pending = pending
+            .into_iter()
+            .map(|t| (t.dispatch.attempt, t.is_skipped_if_late));
         let wheel = std::mem::take(&mut *lock(&self.wheel)).into_items();
         let unroutable = std::mem::take(&mut *lock(&self.unroutable));
         let lanes = std::mem::take(&mut *lock(&self.lane_waits)).into_runs();
@@ -274,8 +276,16 @@ impl NodeClaims {
         let room = std::mem::take(&mut *lock(&self.room_waits)).into_runs();
         let waiting = wheel.chain(unroutable).chain(lanes).chain(limits);
         let waiting = waiting.chain(room).filter(|run| !run.maybe_published);
-        let waiting = waiting.map(|run| run.attempt_id());
-        pending.chain(waiting).collect()
+        let waiting = waiting.map(|run| (run.attempt_id(), is_skipped_if_late(&run)));
+        let mut unpublished = Unpublished::default();
+        for (attempt, is_skipped_if_late) in pending.chain(waiting) {
+            if is_skipped_if_late {
+                unpublished.skipped_if_late.push(attempt);
+            } else {
+                unpublished.others.push(attempt);
+            }
+        }
+        unpublished
     }
 
     /// Forgets all runs. This or another node claims them again from the store.
@@ -287,6 +297,22 @@ impl NodeClaims {
         lock(&self.limit_waits).clear();
         lock(&self.room_waits).clear();
     }
+}
+
+/// Attempts that were certainly not published.
+#[derive(Debug, Default)]
+pub(crate) struct Unpublished {
+    /// A claim that comes too late skips them.
+    pub(crate) skipped_if_late: Vec<AttemptId>,
+    pub(crate) others: Vec<AttemptId>,
+}
+
+/// Whether the run is skipped if it is claimed too late after its due time, as long as that is the one of its schedule.
+pub(crate) fn is_skipped_if_late(run: &ClaimedRun) -> bool {
+    run.kind == RunKind::Schedule
+        && run.attempt == 1
+        && !run.maybe_published
+        && run.job.spec.misfire.policy == MisfirePolicy::Skip
 }
 
 /// Puts a run on the wheel, unless it is there with a newer definition.

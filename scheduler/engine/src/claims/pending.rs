@@ -223,6 +223,8 @@ pub(crate) struct PendingPublish {
     /// An earlier publish was neither confirmed nor refused. Retry it until the broker accepts it. Never reroute it,
     /// because the attempt could run twice.
     pub(crate) maybe_published: bool,
+    /// See [`is_skipped_if_late`](super::is_skipped_if_late).
+    pub(crate) is_skipped_if_late: bool,
     /// The group of its executor.
     pub(crate) group: GroupName,
     /// The session of its executor that the trigger names.

@@ -178,7 +178,7 @@ mod tests {
     use cueline_broker::conformance::{Fault, Faulty, Operation};
     use cueline_broker::{Announcement, BrokerOptions, ErrorKind};
     use cueline_broker_embedded::{EmbeddedDriver, EmbeddedOptions};
-    use cueline_runtime::SystemClock;
+    use cueline_runtime::{Clock, SystemClock};
     use cueline_test_support::{SOON, eventually};
 
     use super::*;
@@ -222,6 +222,100 @@ mod tests {
         );
         stop.ask_soft();
         running.await.expect("no panic");
+    }
+
+    /// The virtual time of a test.
+    #[derive(Debug)]
+    struct TestClock(Instant);
+
+    impl Clock for TestClock {
+        fn now_ms(&self) -> i64 {
+            let elapsed_ms = i64::try_from(self.0.elapsed().as_millis());
+            1_800_000_000_000 + elapsed_ms.expect("a short test")
+        }
+    }
+
+    /// A minute of a node whose messages to itself arrive at once.
+    struct Minute {
+        /// The longest time without a loopback heartbeat, in milliseconds. `None` if there was none at all.
+        longest_silence_ms: Option<i64>,
+        failure: Option<String>,
+        subscriptions: u64,
+    }
+
+    impl Minute {
+        fn assert_longest_silence(&self, expected_ms: i64) {
+            let longest_ms = self.longest_silence_ms.expect("one arrived");
+            let expected = expected_ms - 100..expected_ms + 50;
+            assert!(expected.contains(&longest_ms), "{longest_ms} ms");
+        }
+    }
+
+    /// The broker takes so long, in turn, to say that it has stored a message.
+    async fn a_minute_with_answers_after(answers_ms: &[u64]) -> Minute {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("broker.db");
+        let driver = EmbeddedDriver::open(&file, EmbeddedOptions::default()).await;
+        let driver = Faulty::new(Arc::new(driver.expect("a broker")));
+        let faults = driver.faults();
+        for answer_ms in answers_ms.iter().cycle().take(100) {
+            let late = Fault::LateAnswer(Duration::from_millis(*answer_ms));
+            faults.next(Operation::AnnounceStored, late, 1);
+        }
+        // What follows uses no file and no socket. So the time passes only while all tasks wait for it.
+        tokio::time::pause();
+        let clock = Arc::new(DatabaseClock::new(Arc::new(TestClock(Instant::now()))));
+        let self_check = Arc::new(SelfCheck::new(30_000));
+        let broker = Broker::new(driver, BrokerOptions::default());
+        let loopback = Loopback::new(broker, Arc::clone(&clock), Arc::clone(&self_check));
+        let stop = Stop::new();
+        let running = tokio::spawn(loopback.run(stop.clone()));
+        let mut longest_silence_ms = None;
+        // Between the messages, whose times are multiples of 100 ms.
+        sleep(Duration::from_millis(50)).await;
+        for _ in 0..600 {
+            sleep(Duration::from_millis(100)).await;
+            let silence = self_check.loopback_heartbeat_at();
+            longest_silence_ms = longest_silence_ms.max(silence.map(|at| clock.now().since_ms(at)));
+        }
+        let failure = self_check.loopback_failure();
+        stop.ask_soft();
+        running.await.expect("no panic");
+        tokio::time::resume();
+        Minute {
+            longest_silence_ms,
+            failure,
+            subscriptions: faults.calls(Operation::Listen),
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_within_3_s_leave_no_gap() {
+        let cases: [(&[u64], i64); 3] = [(&[0], 1_000), (&[2_900], 3_900), (&[0, 2_900], 3_900)];
+        for (answers_ms, longest_ms) in cases {
+            let minute = a_minute_with_answers_after(answers_ms).await;
+            minute.assert_longest_silence(longest_ms);
+            assert_eq!(minute.failure, None, "{answers_ms:?}");
+        }
+    }
+
+    /// The messages arrive all the same, so the subscription is not the problem.
+    #[tokio::test]
+    async fn messages_that_are_never_stored_in_time_prove_nothing() {
+        let minute = a_minute_with_answers_after(&[3_100]).await;
+        assert_eq!(minute.longest_silence_ms, None);
+        let failure = minute.failure.expect("none was stored in time");
+        assert!(failure.contains("no answer within 3s"), "{failure}");
+        assert_eq!(minute.subscriptions, 1);
+    }
+
+    /// A gap begins after 4 s. A node that is cut off hands its claims over one and a half seconds later.
+    #[tokio::test]
+    async fn one_late_answer_among_others_is_a_gap_of_a_second() {
+        let minute = a_minute_with_answers_after(&[0, 3_100]).await;
+        minute.assert_longest_silence(5_000);
+        let minute = a_minute_with_answers_after(&[0, 3_100, 3_100]).await;
+        minute.assert_longest_silence(9_000);
     }
 
     /// Messages have piled up while the process was suspended.

@@ -9,7 +9,7 @@ use cueline_store::{NodeId, RenewedLease, Store, StoreError};
 
 use super::broker_reach::BrokerReach;
 use super::self_check::SelfCheck;
-use crate::claims::NodeClaims;
+use crate::claims::{NodeClaims, Unpublished};
 use crate::database_clock::DatabaseClock;
 
 /// Registers the node, renews its lease, and follows the database's clock.
@@ -112,25 +112,38 @@ impl NodeLease {
     /// are being published, or may be, are left as by a lost node: another node publishes the same attempt to the same
     /// executor.
     async fn hand_over(&self, node: NodeId) -> Result<(), StoreError> {
-        let unpublished = self.claims.take_unpublished();
-        let now = self.clock.now();
-        // A first attempt that is late counts as postponed, not as missed. A retry keeps its due time, which is its place in
-        // its lane.
-        let (first, retries): (Vec<_>, Vec<_>) =
-            unpublished.into_iter().partition(|a| a.attempt == 1);
-        for (attempts, due_at) in [(first, Some(now)), (retries, None)] {
-            for part in attempts.chunks(MAX_RELEASED) {
-                if let Err(e) = self.store.release_claims(node, part, due_at).await {
-                    tracing::warn!(error = %e, runs = part.len(), "failed to release runs; other nodes claim them all the same");
-                }
-            }
-        }
+        self.release(node, self.claims.take_unpublished()).await;
         self.rejoin(node).await?;
         tracing::warn!(
             node = node.0,
             "handed over all claims to the nodes that reach the broker"
         );
         Ok(())
+    }
+
+    /// Ends when another node is not known any more to reach the broker, at most half a lease after it did. What is left
+    /// then is claimed by others as the runs of a lost node.
+    async fn release(&self, node: NodeId, unpublished: Unpublished) {
+        // What policy `skip` would skip counts as postponed, not as missed. The others keep their due times: that of a retry
+        // and of a backfill is their place in their lane.
+        let postponed = Some(self.clock.now());
+        let postponed = unpublished
+            .skipped_if_late
+            .chunks(MAX_RELEASED)
+            .map(|part| (part, postponed));
+        let others = unpublished
+            .others
+            .chunks(MAX_RELEASED)
+            .map(|part| (part, None));
+        for (part, due_at) in postponed.chain(others) {
+            if !self.broker_reach.is_cut_off(self.clock.now()) {
+                tracing::debug!("stopped releasing runs; any node claims the others");
+                return;
+            }
+            if let Err(e) = self.store.release_claims(node, part, due_at).await {
+                tracing::warn!(error = %e, runs = part.len(), "failed to release runs; other nodes claim them all the same");
+            }
+        }
     }
 
     async fn adopt_database_clock(&self) -> Result<(), StoreError> {

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_model::{MisfirePolicy, Namespace, OutcomeKind, RunKind, Timestamp};
+use cueline_model::{Namespace, OutcomeKind, Timestamp};
 use cueline_runtime::{Duty, Next};
 use cueline_store::{ClaimedRun, FireDueRequest, FiredRuns, NodeId, Planner, Store, StoreError};
 
 use super::broadcast_hold::BroadcastHold;
 use super::plan::SchedulePlanner;
 use super::quota_planner::QuotaPlanner;
-use crate::claims::NodeClaims;
+use crate::claims::{NodeClaims, is_skipped_if_late};
 use crate::counters::{Counters, add};
 use crate::database_clock::DatabaseClock;
 use crate::liveness::broker_reach::BrokerReach;
@@ -224,10 +224,7 @@ impl Claim {
 /// due time was postponed, because it waited for an executor, is not a misfire.
 fn is_misfire(run: &ClaimedRun, now: Timestamp) -> bool {
     let spec = &run.job.spec;
-    run.kind == RunKind::Schedule
-        && run.attempt == 1
-        && !run.maybe_published
-        && spec.misfire.policy == MisfirePolicy::Skip
+    is_skipped_if_late(run)
         && run.due_at == spec.due_at(run.job.id, run.fire_at)
         && run.due_at.plus_ms(spec.misfire.grace.as_millis()) < now
 }

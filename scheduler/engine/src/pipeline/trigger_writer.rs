@@ -13,7 +13,7 @@ use cueline_protocol::{JobSnapshot, SigningKeys, Trigger, VERSION, decode, encod
 use cueline_store::{ClaimedRun, DispatchRequest};
 
 use crate::addresses::executor_queue;
-use crate::claims::PendingPublish;
+use crate::claims::{PendingPublish, is_skipped_if_late};
 
 /// At this many job snapshots the cache is cleared.
 const MAX_SNAPSHOTS: usize = 50_000;
@@ -184,6 +184,7 @@ impl TriggerWriter {
             dispatch,
             is_dispatch_uncertain: false,
             maybe_published: false,
+            is_skipped_if_late: is_skipped_if_late(run),
             group: spec.group.clone(),
             session,
             rebuild_after: self.signer.rebuild_after(now),

@@ -62,6 +62,7 @@ macro_rules! store_conformance {
     ($fresh:expr) => {
         $crate::store_conformance! { @cases $fresh;
             nodes: the_first_node_is_reported, a_restart_ends_the_lease_of_its_name, a_lease_expires, renewing_late_is_refused, released_lease_ends_at_once, a_renewal_tells_when_others_reached_the_broker,
+                nodes_that_ended_long_ago_are_deleted,
                 startup_jobs_run_once_per_start, unknown_node_cannot_claim, a_store_has_an_id;
             jobs: apply_reports_each_job, dry_run_changes_nothing, apply_is_all_or_nothing,
                 parents_must_exist, cycles_are_refused, edit_withdraws_runs_ahead_of_their_fire_time,

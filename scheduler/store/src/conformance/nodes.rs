@@ -2,7 +2,7 @@
 
 use cueline_model::{RunKind, Schedule, Timestamp};
 
-use super::fixture::{Fixture, ask, job_with, refused};
+use super::fixture::{Fixture, actor, ask, by_hand, job_with, refused};
 use crate::{ErrorKind, FireDueRequest, NodeId, RenewedLease};
 
 use super::fixture::EachFireTime;
@@ -130,6 +130,37 @@ pub async fn a_renewal_tells_when_others_reached_the_broker(fixture: &Fixture) {
     assert_eq!(renew(three, 10_000, Some(now)).await, None, "it expired");
     let left = renew(two, 10_000, Some(earlier)).await;
     assert_eq!(left, Some(RenewedLease::default()), "alone again");
+}
+
+/// A cluster may run for months in which no node starts and some rejoin. The row of a node with claims stays, because other
+/// nodes find them by it.
+pub async fn nodes_that_ended_long_ago_are_deleted(fixture: &Fixture) {
+    const A_DAY_MS: u64 = 24 * 3_600_000;
+    fixture.apply(&[by_hand("a")]).await;
+    for rejoins in [true, false] {
+        let old = fixture.node_for(10_000).await;
+        let live = fixture.node().await;
+        let delete_old = async || {
+            if rejoins {
+                let again = fixture.store.rejoin_node(live, "live", 10_000).await;
+                again.expect("rejoins")
+            } else {
+                fixture.node().await
+            }
+        };
+        let runs = fixture.trigger("a").await;
+        assert_eq!(fixture.claim(old).await.len(), 1);
+        fixture.clock.advance(A_DAY_MS + 10_001);
+        let next = delete_old().await;
+        let taken_over = fixture.claim(next).await;
+        let taken_over: Vec<_> = taken_over.iter().map(|run| run.id).collect();
+        assert_eq!(taken_over, runs, "{rejoins}");
+        delete_old().await;
+        let claimed = fixture.store.claim_waiting(old, 0, 10).await;
+        refused(claimed, ErrorKind::Conflict, &old.0.to_string());
+        let cancelled = fixture.store.cancel_run(runs[0], &actor("a test")).await;
+        cancelled.expect("cancels");
+    }
 }
 
 /// `@reboot`: when the first node of a cluster starts, and not when others join.

@@ -62,6 +62,8 @@ pub enum Fault {
     After(ErrorKind),
     /// The call takes effect after a delay.
     Late(Duration),
+    /// The call takes effect at once, and answers after a delay.
+    LateAnswer(Duration),
     /// The call takes effect after [`Faults::release`].
     Held,
     /// [`Driver::publish`] takes effect, and each message is reported as unknown. [`Driver::stats`] reports each of its
@@ -194,6 +196,11 @@ async fn meet<T>(
         Some(Fault::Late(by)) => {
             sleep(by).await;
             call.await
+        }
+        Some(Fault::LateAnswer(by)) => {
+            let answer = call.await?;
+            sleep(by).await;
+            Ok(answer)
         }
         Some(Fault::Unanswered) => {
             call.await?;

@@ -28,6 +28,7 @@ fn trigger(run: i64, due_ms: i64, number: u8) -> PendingPublish {
         },
         is_dispatch_uncertain: false,
         maybe_published: false,
+        is_skipped_if_late: false,
         group: "default".parse().expect("a valid name"),
         session: None,
         rebuild_after: at(i64::MAX),
