@@ -7,6 +7,8 @@ from setups import SETUPS
 FAILOVER_SECONDS = 30
 # Longer than failover_after: a worker that is away for so long has lost its work to others.
 LONG_SECONDS = 40
+# Longer than a scheduler waits for the answer to a commit, 60 s.
+SPLIT_SECONDS = 75
 
 
 class Fault:
@@ -110,6 +112,83 @@ def faults_of_all():
     ]
 
 
+def disk_faults(broker):
+    full = lambda name: (lambda c: c.setup.fill(c, name), lambda c: c.setup.make_room(c, name))
+    return [
+        Fault("worker-disk-full", LONG_SECONDS, *full(ONE), setup="disks"),
+        Fault("broker-disk-full", LONG_SECONDS, *full(broker), setup="disks"),
+        Fault("store-disk-full", LONG_SECONDS, *full("postgres"), setup="disks"),
+    ]
+
+
+def leader_faults():
+    """Faults of the server that leads, whichever that is."""
+
+    def at_leader(begin, end):
+        def find_and_begin(c):
+            c.leader = c.setup.leader(c)
+            begin(c, c.leader)
+
+        return find_and_begin, lambda c: end(c, c.leader)
+
+    networks = ("broker-schedulers", "broker-workers", "broker-peers")
+
+    def isolate(*chosen):
+        # Perhaps no client is connected to it. The other servers always are.
+        heal = lambda c, name: c.drop_nothing(name, about=c.address(name, "broker-peers"))
+        return at_leader(lambda c, name: [c.cut(name, network) for network in chosen], heal)
+
+    # Any worker may be connected to that server.
+    return [
+        Fault("broker-leader-cut", LONG_SECONDS, *isolate(*networks), EVERYONE, setup="brokers"),
+        # Its clients still reach it, and it reaches no other server.
+        Fault("broker-leader-apart", LONG_SECONDS, *isolate("broker-peers"), EVERYONE, setup="brokers"),
+        Fault(
+            "broker-leader-gone",
+            LONG_SECONDS,
+            *at_leader(lambda c, name: c.vanish(name, networks), lambda c, name: c.docker("start", name)),
+            EVERYONE,
+            setup="brokers",
+        ),
+        Fault(
+            "broker-leader-frozen",
+            LONG_SECONDS,
+            *at_leader(lambda c, name: c.docker("pause", name), lambda c, name: c.docker("unpause", name)),
+            EVERYONE,
+            setup="brokers",
+        ),
+    ]
+
+
+def promotion_faults():
+    def promote(c):
+        for network in ("store", "store-peers"):
+            c.cut(c.primary, network)
+        c.setup.promote(c, *SCHEDULERS)
+
+    def split(c):
+        """The primary and one scheduler are cut off from the standby and the other scheduler, which reach each other. All reach the broker."""
+        old, new = c.address(c.primary, "store"), c.address(c.standby, "store")
+        c.cut(c.primary, "store-peers")
+        c.drop("scheduler-2", "OUTPUT", "-d", old)
+        c.drop("scheduler-1", "OUTPUT", "-d", new)
+        c.setup.promote(c, "scheduler-2")
+
+    def replace(c, *cut):
+        # What leads a cluster ends the former primary, before it may be heard again.
+        former = c.standby
+        c.docker("kill", former)
+        for name in cut:
+            c.in_network(name, "iptables", "-F")
+        c.setup.move(c, *SCHEDULERS)
+        c.setup.replace_standby(c)
+
+    return [
+        Fault("store-promoted", LONG_SECONDS, promote, lambda c: replace(c), setup="standby"),
+        Fault("store-split", SPLIT_SECONDS, split, lambda c: replace(c, *SCHEDULERS), setup="standby"),
+    ]
+
+
 def faults(broker):
     return [
         *worker_faults(),
@@ -117,4 +196,7 @@ def faults(broker):
         *broker_faults(broker),
         *store_faults(),
         *faults_of_all(),
+        *disk_faults(broker),
+        *leader_faults(),
+        *promotion_faults(),
     ]
