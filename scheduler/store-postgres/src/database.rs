@@ -187,6 +187,12 @@ impl Database {
         Ok(WriteTx { tx, now })
     }
 
+    /// The same for a caller that has read the clock just before.
+    pub(crate) async fn write_at(&self, now: Timestamp) -> Result<WriteTx> {
+        let tx = self.writers.for_call().begin().await?;
+        Ok(WriteTx { tx, now })
+    }
+
     /// Begins a writing transaction with generic plans. It does not read the clock, which would cost a waiting user one
     /// more round trip.
     pub(crate) async fn begin_generic_plan(&self) -> Result<Transaction<'static, Postgres>> {
