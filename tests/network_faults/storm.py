@@ -12,8 +12,8 @@ from faults import EVERYONE, LONG_SECONDS, Fault
 from jobs import PARALLEL
 from watch import Watch, described
 
-# How long a cluster may take to be as before, after a fault is over. On a busy machine, the start of a server alone takes up to two minutes.
-HEAL_SECONDS = 300
+# How long a cluster may take to be as before, after a fault is over.
+HEAL_SECONDS = 120
 # Later than this, a start counts as late.
 LATE_MS = 2000
 STEADY_SECONDS = 8
@@ -247,7 +247,7 @@ class Storm:
         cluster.api("/pauses", "POST", {"all": True, "reason": "the faults are over"})
         try:
             # Serial lanes may have a backlog.
-            cluster.wait_until("all runs have ended", 2 * HEAL_SECONDS, lambda: not cluster.unfinished())
+            cluster.wait_until("all runs have ended", 5 * HEAL_SECONDS, lambda: not cluster.unfinished())
         except RuntimeError as error:
             wrong.append(f"G4: {error}")
         # The last lines of handlers.
