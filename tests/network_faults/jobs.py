@@ -24,7 +24,7 @@ fi
 about="$CUELINE_EXECUTOR $CUELINE_JOB $CUELINE_RUN_ID $CUELINE_ATTEMPT $CUELINE_FIRE_TIME_MS $began"
 now
 echo "$event $at $about $holder" >>/network/executions
-# Nobody ever writes there.
+# Nothing is ever written there.
 read -rt "$1" <>/network/never
 now
 echo "end $at $about" >>/network/executions
