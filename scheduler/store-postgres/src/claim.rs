@@ -15,12 +15,12 @@ use crate::columns::id_range;
 use crate::error::Result;
 use crate::{PgStore, nodes};
 
-/// The time, and whether a claim may find something. An idle scheduler then needs one statement instead of a transaction
-/// of six. A node without a row is refused by the transaction.
+/// The time, whether runs wait, and whether claims of expired nodes have to end. An idle scheduler needs only this
+/// statement, and a busy one looks for expired nodes by it. A node without a row is refused by the transaction.
 pub(crate) const ANY_WAITING: &str = "
     SELECT c.now, EXISTS (SELECT FROM run_live l WHERE l.claimed_by IS NULL AND l.due_at <= c.now + $2)
-        OR EXISTS (SELECT FROM node n WHERE n.lease_until <= c.now AND n.id <> $3 AND NOT n.cleared)
-        OR NOT EXISTS (SELECT FROM node n WHERE n.id = $3)
+            OR NOT EXISTS (SELECT FROM node n WHERE n.id = $3),
+        EXISTS (SELECT FROM node n WHERE n.lease_until <= c.now AND n.id <> $3 AND NOT n.cleared)
     FROM (SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now) c";
 
 /// An expired node may have published an unclaimed run that is `dispatching`. Runs that another node is claiming are
@@ -58,13 +58,15 @@ impl PgStore {
         horizon_ms: u64,
         limit: usize,
     ) -> Result<Vec<ClaimedRun>> {
-        let (now, is_any_waiting) = self.is_any_waiting(node, horizon_ms).await?;
-        if !is_any_waiting {
+        let (now, is_any_waiting, is_any_expired) = self.look_for_waiting(node, horizon_ms).await?;
+        if !is_any_waiting && !is_any_expired {
             return Ok(Vec::new());
         }
         let mut tx = self.db.write_at(now).await?;
         nodes::require(&mut tx, node).await?;
-        nodes::unclaim_expired(&mut tx, node, now).await?;
+        if is_any_expired {
+            nodes::unclaim_expired(&mut tx, node, now).await?;
+        }
         let mut claimed: Vec<(i64, i64)> = sqlx::query_as(CLAIM)
             .bind(now.plus_ms(horizon_ms).as_millis())
             .bind(to_i64(limit))
@@ -78,14 +80,20 @@ impl PgStore {
         Ok(claimed)
     }
 
-    async fn is_any_waiting(&self, node: NodeId, horizon_ms: u64) -> Result<(Timestamp, bool)> {
-        let any = sqlx::query_as(ANY_WAITING)
+    /// The answer of [`ANY_WAITING`].
+    async fn look_for_waiting(
+        &self,
+        node: NodeId,
+        horizon_ms: u64,
+    ) -> Result<(Timestamp, bool, bool)> {
+        let look = sqlx::query_as(ANY_WAITING)
             .bind(self.db.test_clock().map(Timestamp::as_millis))
             // The sum with the time must not overflow.
             .bind(to_i64(horizon_ms).min(i64::MAX / 2))
             .bind(node.0);
-        let (now, any): (i64, bool) = any.fetch_one(&mut *self.db.autocommit().await?).await?;
-        Ok((Timestamp::from_millis(now), any))
+        let (now, waiting, expired): (i64, bool, bool) =
+            look.fetch_one(&mut *self.db.autocommit().await?).await?;
+        Ok((Timestamp::from_millis(now), waiting, expired))
     }
 
     /// Reads claimed runs in the order of `ids`. Releases those whose definition this program cannot read.
