@@ -75,8 +75,10 @@ impl FromStr for Timestamp {
 /// too, and are written for instants that RFC 3339 cannot express. Messages between machines use the bare number
 /// instead.
 pub mod rfc3339 {
+    use std::fmt;
     use std::ops::RangeInclusive;
 
+    use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::Timestamp;
@@ -85,11 +87,38 @@ pub mod rfc3339 {
     /// days is read back, whatever its offset.
     const WRITTEN_MS: RangeInclusive<i64> = -62_167_219_200_000..=253_402_041_599_999;
 
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum MillisOrText {
-        Millis(i64),
-        Text(String),
+    struct MillisOrText(Timestamp);
+
+    impl<'de> Deserialize<'de> for MillisOrText {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            // The derived form for several types tries them one after the other, and writes an error for each that is not it.
+            deserializer.deserialize_any(Instant).map(Self)
+        }
+    }
+
+    struct Instant;
+
+    impl Visitor<'_> for Instant {
+        type Value = Timestamp;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an instant: text as in RFC 3339, or milliseconds since 1970")
+        }
+
+        fn visit_i64<E: Error>(self, millis: i64) -> Result<Timestamp, E> {
+            Ok(Timestamp::from_millis(millis))
+        }
+
+        fn visit_u64<E: Error>(self, millis: u64) -> Result<Timestamp, E> {
+            let signed = i64::try_from(millis);
+            let signed =
+                signed.map_err(|_| E::invalid_value(Unexpected::Unsigned(millis), &self))?;
+            self.visit_i64(signed)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Timestamp, E> {
+            text.parse().map_err(E::custom)
+        }
     }
 
     /// Writes the instant as text.
@@ -108,11 +137,8 @@ pub mod rfc3339 {
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Timestamp>, D::Error> {
-        Ok(match Option::<MillisOrText>::deserialize(deserializer)? {
-            None => None,
-            Some(MillisOrText::Millis(millis)) => Some(Timestamp::from_millis(millis)),
-            Some(MillisOrText::Text(text)) => Some(text.parse().map_err(serde::de::Error::custom)?),
-        })
+        let instant = Option::<MillisOrText>::deserialize(deserializer)?;
+        Ok(instant.map(|MillisOrText(instant)| instant))
     }
 
     #[cfg(test)]
@@ -133,6 +159,27 @@ pub mod rfc3339 {
             let read: Holder = serde_json::from_value(value.clone()).expect("an instant");
             assert_eq!(read.at, at, "{value}");
             value["at"].clone()
+        }
+
+        #[test]
+        fn what_is_no_instant_is_refused() {
+            let refused = |at: Value| {
+                let read = serde_json::from_value::<Holder>(json!({ "at": at }));
+                read.err().expect("refused").to_string()
+            };
+            let wanted = "expected an instant: text as in RFC 3339, or milliseconds since 1970";
+            for (at, found) in [
+                (json!(true), "invalid type: boolean `true`"),
+                (json!(1.5), "invalid type: floating point `1.5`"),
+                (
+                    json!(u64::MAX),
+                    "invalid value: integer `18446744073709551615`",
+                ),
+                (json!([1]), "invalid type: sequence"),
+            ] {
+                assert_eq!(refused(at), format!("{found}, {wanted}"));
+            }
+            assert!(refused(json!("tomorrow")).contains("tomorrow"));
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! Ed25519 signatures of triggers.
 //!
 //! A worker holds only public keys, so it can check a trigger but not forge one. One signature covers a batch of up to
-//! [`MAX_BATCH`] triggers: it is that of the root of a hash tree, and each trigger carries the path from its own hash to
+//! [`MAX_BATCH`] triggers of an executor, or [`MAX_SHARED_BATCH`] of several: it is that of the root of a hash tree, and each trigger carries the path from its own hash to
 //! the root. So a trigger is checked alone, wherever the others of its batch have gone.
 //!
 //! The hash covers all bytes of the message before the signature field. Fields that are new to the worker are covered
@@ -19,9 +19,13 @@ use crate::message::{Trigger, encode};
 pub use crate::sign_error::SignError;
 use crate::trigger_signature::{SignatureParts, TriggerSignature};
 
-/// The most triggers under one signature. Twice as many would lengthen each message by 43 bytes and add a hash for each
-/// trigger, and a hundred-and-twenty-eighth of a signature is already cheap.
+/// The most triggers of one executor under one signature. Twice as many would lengthen each message by 43 bytes and add a
+/// hash for each trigger, and a hundred-and-twenty-eighth of a signature is already cheap.
 pub const MAX_BATCH: usize = 128;
+
+/// The most triggers of several executors under one signature. Each of the executors checks it anyway, and remembers a
+/// tree of its size.
+pub const MAX_SHARED_BATCH: usize = 32;
 
 /// The beginning of a public key in files and settings.
 pub const PUBLIC_KEY_PREFIX: &str = "cueline-public-key:";
@@ -102,24 +106,43 @@ pub(crate) fn sign_all<'k, T: BorrowMut<Trigger>>(
         })
         .collect();
     let keys: Vec<&SigningKey> = triggers.iter().map(|trigger| key_of(trigger)).collect();
+    let executor = |at: &usize| (&triggers[*at].group, &triggers[*at].executor);
     let mut order: Vec<usize> = (0..triggers.len()).collect();
-    order.sort_by(|a, b| {
-        let executor = |at: &usize| (&triggers[*at].group, &triggers[*at].executor);
-        executor(a).cmp(&executor(b))
-    });
-    for of_one_key in order.chunk_by(|a, b| std::ptr::eq(keys[*a], keys[*b])) {
-        for batch in of_one_key.chunks(MAX_BATCH) {
-            let leaves = batch.iter().map(|at| merkle::leaf(&[&messages[*at]]));
-            let signatures = keys[batch[0]].sign_batch(leaves.collect());
-            for (at, signature) in batch.iter().zip(signatures) {
-                // Remove the closing brace; the signature field and a new brace follow.
-                messages[*at].pop();
-                messages[*at].extend(signature.ending());
-                triggers[*at].signature = Some(signature);
-            }
+    order.sort_by(|a, b| executor(a).cmp(&executor(b)));
+    let batches: Vec<Vec<usize>> = order
+        .chunk_by(|a, b| std::ptr::eq(keys[*a], keys[*b]))
+        .flat_map(|of_key| batches(of_key.chunk_by(|a, b| executor(a) == executor(b))))
+        .collect();
+    for batch in batches {
+        let leaves = batch.iter().map(|at| merkle::leaf(&[&messages[*at]]));
+        let signatures = keys[batch[0]].sign_batch(leaves.collect());
+        for (at, signature) in batch.into_iter().zip(signatures) {
+            // Remove the closing brace; the signature field and a new brace follow.
+            messages[at].pop();
+            messages[at].extend(signature.ending());
+            triggers[at].signature = Some(signature);
         }
     }
     messages
+}
+
+/// Batches of the triggers of one key, which come by their executors.
+fn batches<'a>(of_executors: impl Iterator<Item = &'a [usize]>) -> Vec<Vec<usize>> {
+    let (mut batches, mut shared) = (Vec::new(), Vec::new());
+    for part in of_executors.flat_map(|of_one| of_one.chunks(MAX_BATCH)) {
+        if part.len() >= MAX_SHARED_BATCH {
+            batches.push(part.to_vec());
+            continue;
+        }
+        if shared.len() + part.len() > MAX_SHARED_BATCH {
+            batches.push(std::mem::take(&mut shared));
+        }
+        shared.extend_from_slice(part);
+    }
+    if !shared.is_empty() {
+        batches.push(shared);
+    }
+    batches
 }
 
 /// The message of `trigger` as it was before its signature was added. `None` if the message does not end with the signature.

@@ -9,8 +9,8 @@ use crate::sign::{Proof, SignError, VerifyingKeys};
 use crate::trigger_signature::SIGNATURE_BYTES;
 
 /// The number of verified batches that are remembered. At the bound, the one that was used least recently is forgotten;
-/// its next trigger costs another check. A batch of the largest size takes 8 KiB, so all take 2 MiB at most.
-const MAX_BATCHES: usize = 256;
+/// its next trigger costs another check. A batch of the largest size takes 8 KiB, so all take 512 KiB at most.
+const MAX_BATCHES: usize = 64;
 
 /// Checks triggers with the keys that a worker trusts.
 ///

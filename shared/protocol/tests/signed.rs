@@ -9,7 +9,7 @@ use cueline_model::{
     Block, DurationMs, Fence, HandlerSpec, JobId, OnLost, RunId, RunKind, Scope, SecretName, Shard,
     StoreId, Timestamp,
 };
-use cueline_protocol::sign::MAX_BATCH;
+use cueline_protocol::sign::{MAX_BATCH, MAX_SHARED_BATCH};
 use cueline_protocol::{
     JobSnapshot, SignError, SigningKey, SigningKeys, Trigger, TriggerVerifier, VERSION,
     VerifyingKeys, decode, encode,
@@ -227,6 +227,44 @@ fn triggers_of_one_executor_share_signatures() {
         batches.len()
     };
     assert_eq!((of("billing"), of("sales")), (1, 1));
+}
+
+/// The size of the batch in a message.
+fn batch_size(message: &[u8]) -> usize {
+    let bytes = BASE64.decode(signature_of(message)).expect("base64");
+    usize::from(bytes[0]) * 256 + usize::from(bytes[1])
+}
+
+#[test]
+fn executors_with_few_triggers_share_small_batches() {
+    let of_executor = |executor: usize, count: usize| {
+        (0..count).map(move |n| Trigger {
+            run: RunId(i64::try_from(1000 * executor + n).expect("small")),
+            executor: format!("e{executor}").parse().expect("a name"),
+            ..trigger()
+        })
+    };
+    let few = (1..=9).flat_map(|executor| of_executor(executor, 7));
+    let mut all: Vec<Trigger> = of_executor(0, MAX_BATCH + 7).chain(few).collect();
+    let messages = key().sign_all(&mut all);
+    let sizes = |executor: &str| {
+        let own = messages.iter().zip(&all);
+        let own = own.filter(|(_, t)| t.executor.as_str() == executor);
+        let mut batches: Vec<_> = own.map(|(m, _)| (batch_size(m), batch_of(m))).collect();
+        batches.sort();
+        batches.dedup();
+        batches
+            .into_iter()
+            .map(|(size, _)| size)
+            .collect::<Vec<_>>()
+    };
+    // Ten times seven of them, four in each but the last.
+    let shared = 28;
+    assert!(shared <= MAX_SHARED_BATCH && shared + 7 > MAX_SHARED_BATCH);
+    assert_eq!(sizes("e0"), [shared, MAX_BATCH]);
+    assert_eq!(sizes("e3"), [shared]);
+    assert_eq!(sizes("e7"), [shared]);
+    assert_eq!(sizes("e9"), [14]);
 }
 
 #[test]
