@@ -30,7 +30,7 @@ use crate::{SqliteStore, audit};
 pub(crate) const WAITING: &str = "
     SELECT e.id, e.at, e.rule_id, e.rule, e.kind, e.facts FROM alarm_event e
     WHERE e.send_at IS NOT NULL AND e.rule_id IN (SELECT d.rule_id FROM alarm_event d WHERE d.send_at <= ?1)
-    ORDER BY e.rule_id, e.id LIMIT ?2";
+    ORDER BY e.rule_id, e.id LIMIT ?2 + 0";
 
 pub(crate) const DECIDE: &str = "
     UPDATE alarm_event SET send_at = NULL, fate = e.value ->> 1, reference = e.value ->> 2

@@ -18,10 +18,10 @@ const HIGHEST: &str = "SELECT coalesce(max(id), 0) FROM run";
 
 /// The order by id must not make SQLite search all runs by id.
 pub(crate) const LIVE: &str = "
-    SELECT json_group_array(id) FROM (SELECT id FROM run INDEXED BY run_live WHERE state < 10 ORDER BY id DESC LIMIT ?1)";
+    SELECT json_group_array(id) FROM (SELECT id FROM run INDEXED BY run_live WHERE state < 10 ORDER BY id DESC LIMIT ?1 + 0)";
 
 pub(crate) const NEW: &str = "
-    SELECT json_group_array(id) FROM (SELECT id FROM run WHERE id > ?1 ORDER BY id LIMIT ?2)";
+    SELECT json_group_array(id) FROM (SELECT id FROM run WHERE id > ?1 ORDER BY id LIMIT ?2 + 0)";
 
 /// ?1: id, code of the state, and attempt of each run.
 pub(crate) const CHANGED: &str = "
@@ -38,7 +38,7 @@ const FINGERPRINT: &str = "
 
 pub(crate) const JOBS: &str = "
     SELECT d.job_id, j.name, j.group_name, d.version, d.enabled FROM job_due d CROSS JOIN job j ON j.id = d.job_id
-    WHERE d.job_id > ?1 ORDER BY d.job_id LIMIT ?2";
+    WHERE d.job_id > ?1 ORDER BY d.job_id LIMIT ?2 + 0";
 
 type BriefRow = (
     i64,

@@ -20,7 +20,7 @@ pub(crate) const ANY: &str = "
 
 pub(crate) const WAITING: &str = "
     SELECT json_group_array(id)
-    FROM (SELECT id FROM run WHERE claimed_by IS NULL AND state < 2 AND due_at <= ?1 ORDER BY due_at, id LIMIT ?2)";
+    FROM (SELECT id FROM run WHERE claimed_by IS NULL AND state < 2 AND due_at <= ?1 ORDER BY due_at, id LIMIT ?2 + 0)";
 
 /// An expired node may have published an unclaimed run that is `dispatching`.
 pub(crate) const CLAIM: &str = "

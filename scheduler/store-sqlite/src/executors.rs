@@ -53,29 +53,29 @@ pub(crate) const OUTSTANDING: &str = "
             WHERE state = 2 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
                 AND (?4 IS NULL OR (executor = ?4
                     AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = run.job_id)) = ?5))
-            ORDER BY id LIMIT ?3)
+            ORDER BY id LIMIT ?3 + 0)
         UNION ALL
         SELECT * FROM (
             SELECT id, job_id, attempt, state, dispatched_at, queued_at, published_group, executor FROM run
             WHERE state = 3 AND state < 10 AND claimed_by IS NULL AND id > ?2 AND queued_at < ?1 AND executor IS NOT NULL
                 AND (?4 IS NULL OR (executor = ?4
                     AND coalesce(published_group, (SELECT g.group_name FROM job g WHERE g.id = run.job_id)) = ?5))
-            ORDER BY id LIMIT ?3))
+            ORDER BY id LIMIT ?3 + 0))
     SELECT json_group_array(json_array(p.id, p.attempt, p.state, p.dispatched_at, p.queued_at,
         coalesce(p.published_group, j.group_name), p.executor))
-    FROM (SELECT * FROM published ORDER BY id LIMIT ?3) p CROSS JOIN job j ON j.id = p.job_id";
+    FROM (SELECT * FROM published ORDER BY id LIMIT ?3 + 0) p CROSS JOIN job j ON j.id = p.job_id";
 
 /// The live runs by the index on state and claim. One scan for all jobs, which stops at the limit.
 pub(crate) const OF_JOBS: &str = "
     SELECT json_group_array(json_array(job_id, id, attempt, executor))
     FROM (SELECT job_id, id, attempt, executor FROM run
           WHERE state IN (1, 2, 3) AND state < 10 AND executor IS NOT NULL AND job_id IN (SELECT value FROM json_each(?1))
-          LIMIT ?2)";
+          LIMIT ?2 + 0)";
 
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
     FROM (SELECT id, attempt FROM run WHERE overdue_at < ?1 AND overdue_at IS NOT NULL AND state = 3
-          ORDER BY overdue_at, id LIMIT ?2)";
+          ORDER BY overdue_at, id LIMIT ?2 + 0)";
 
 impl SqliteStore {
     pub(crate) async fn record_heartbeats(&self, heartbeats: &[Heartbeat]) -> Result<()> {

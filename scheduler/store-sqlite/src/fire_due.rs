@@ -12,7 +12,7 @@ use crate::{SqliteStore, new_runs, nodes};
 pub(crate) const DUE: &str = "
     SELECT json_group_array(json_array(job_id, version, next_fire_at, run_count, rules, excluded_from))
     FROM (SELECT job_id, version, next_fire_at, run_count, rules, excluded_from FROM job_due
-          WHERE next_fire_at <= ?1 ORDER BY next_fire_at, job_id LIMIT ?2)";
+          WHERE next_fire_at <= ?1 ORDER BY next_fire_at, job_id LIMIT ?2 + 0)";
 
 pub(crate) const ADVANCE: &str = "
     UPDATE job_due SET next_fire_at = e.value ->> 1, run_count = e.value ->> 2, excluded_from = e.value ->> 3

@@ -6,6 +6,9 @@
 //! The hot path handles a whole batch with a few statements. Lists are passed and returned as one JSON text, because
 //! passing single rows to SQLite's thread costs more than the work on them.
 //!
+//! Statements that are repeated all the time say `LIMIT ?1 + 0`. SQLite plans a bare parameter there for its value, so it would
+//! prepare the statement anew at each use.
+//!
 //! Each module holds one concern, with its SQL at the top. Its methods have the names of the port's methods; `store.rs`
 //! connects them.
 

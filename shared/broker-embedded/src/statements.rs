@@ -209,8 +209,9 @@ pub(crate) async fn load(
     most_bytes: usize,
 ) -> sqlx::Result<(Vec<Message>, bool)> {
     let query = match load {
+        // With a bare parameter of `LIMIT`, SQLite would prepare the statement anew at each use.
         Load::Fresh { after, to } => sqlx::query(
-            "SELECT id, topic, payload FROM message WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+            "SELECT id, topic, payload FROM message WHERE id > ? AND id <= ? ORDER BY id LIMIT ? + 0",
         )
         .bind(*after)
         .bind(*to)

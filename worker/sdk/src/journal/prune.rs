@@ -23,11 +23,12 @@ const BATCH: i64 = 8_192;
 const FORGET_AHEAD_MS: i64 = 60_000;
 
 /// The entries that a call deletes: by store, the time of the newest one. 54 is the number of bits for the run in a key.
-/// It is one row of JSON, because no rows would look like a thread that has ended.
+/// It is one row of JSON, because no rows would look like a thread that has ended. SQLite plans a bare parameter of `LIMIT`
+/// for its value, so it would prepare the statement anew at each use.
 const NEWEST: &str = "
     SELECT json_group_array(json_array(store, newest)) FROM (
         SELECT key >> 54 AS store, max(at) AS newest
-        FROM (SELECT key, at FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2) GROUP BY 1)";
+        FROM (SELECT key, at FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2 + 0) GROUP BY 1)";
 
 impl Journal {
     /// Deletes some of the reported entries that are no longer needed, and returns how many.
@@ -64,7 +65,7 @@ impl Journal {
         }
         let delete = sqlx::query::<Sqlite>(
             "DELETE FROM entry WHERE key IN
-                 (SELECT key FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2)",
+                 (SELECT key FROM entry WHERE state = 3 AND at < ?1 ORDER BY at LIMIT ?2 + 0)",
         )
         .bind(before_ms)
         .bind(BATCH);
