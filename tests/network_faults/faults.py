@@ -114,9 +114,16 @@ def faults_of_all():
 
 def disk_faults(broker):
     full = lambda name: (lambda c: c.setup.fill(c, name), lambda c: c.setup.make_room(c, name))
+
+    def make_room_for_broker(c):
+        c.setup.make_room(c, broker)
+        if broker == "rabbitmq":
+            # Its queues and streams end when they cannot write. They do not come back by themselves when there is room again.
+            c.docker("restart", broker)
+
     return [
         Fault("worker-disk-full", LONG_SECONDS, *full(ONE), setup="disks"),
-        Fault("broker-disk-full", LONG_SECONDS, *full(broker), setup="disks"),
+        Fault("broker-disk-full", LONG_SECONDS, full(broker)[0], make_room_for_broker, setup="disks"),
         Fault("store-disk-full", LONG_SECONDS, *full("postgres"), setup="disks"),
     ]
 
