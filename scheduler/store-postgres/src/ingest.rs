@@ -112,6 +112,9 @@ const INSERT_REFUSALS: &str = "
     WHERE NOT EXISTS (SELECT FROM run_event v WHERE v.run_id = e.id AND v.run_id BETWEEN $6 AND $7 AND v.attempt = e.attempt
         AND v.event = e.event AND v.detail = e.detail)";
 
+/// A record without content in the database's log.
+const WRITE_NOTHING: &str = "SELECT pg_logical_emit_message(true, 'cueline', '')::text";
+
 /// A batch is decided at most this often while its jobs change.
 const MAX_TRIES: u32 = 4;
 
@@ -186,6 +189,11 @@ impl PgStore {
         insert_events(&mut tx, INSERT_REFUSALS, &writes.refusals, now).await?;
         let summary = self.follow_up(&mut tx, &writes).await?;
         self.raise_alarms(&mut tx, &writes, &jobs).await?;
+        if summary.ignored > 0 || !summary.foreign.is_empty() {
+            // A report without effect is not seen again. A former primary does not know what happened since its standby was
+            // promoted, so it may take any report for one. It cannot commit, but only a commit of something waits for the standby.
+            sqlx::query(WRITE_NOTHING).execute(&mut *tx).await?;
+        }
         tx.commit().await?;
         Ok(Some(summary))
     }

@@ -363,6 +363,7 @@ impl Postgres {
     /// Copies the template directory. Creates it first if it is missing, because `initdb` takes a second of processor
     /// time.
     fn create_data_directory(&self) -> Result<()> {
+        static COPIES: AtomicU32 = AtomicU32::new(0);
         let template = self.template()?;
         if template.is_dir() {
             return self.copy(&template, &self.data());
@@ -374,9 +375,10 @@ impl Postgres {
         let trust = fs::read_to_string(&hba)?;
         let guarded = format!("host all {WITH_PASSWORD} 127.0.0.1/32 scram-sha-256\n");
         fs::write(&hba, guarded + &trust)?;
-        // The template gets its final name last, so an existing template is complete. Another process may have been
-        // faster.
-        let new = template.with_extension(std::process::id().to_string());
+        // The template gets its final name last, so an existing template is complete. Another thread or process may have
+        // been faster.
+        let copy = COPIES.fetch_add(1, Ordering::Relaxed);
+        let new = template.with_extension(format!("{}-{copy}", std::process::id()));
         self.copy(&self.data(), &new)?;
         if fs::rename(&new, &template).is_err() {
             fs::remove_dir_all(&new)?;

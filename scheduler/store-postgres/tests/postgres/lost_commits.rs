@@ -3,12 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cueline_model::{
     Actor, ActorKind, AttemptEvent, AttemptId, ExecutorId, ExecutorName, JobSpec, Outcome,
     OutcomeKind, RunId, RunState, Timestamp,
 };
-use cueline_store::{AttemptReport, DispatchRequest, NodeId, Store, StoreError, TriggerRequest};
+use cueline_store::{
+    AttemptReport, DispatchRequest, ErrorKind, NodeId, Store, StoreError, TriggerRequest,
+};
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
 use cueline_test_support::{SOON, eventually};
@@ -74,19 +77,21 @@ async fn publish(store: &PgStore, node: NodeId) -> AttemptId {
     taken[0]
 }
 
-async fn end(store: &PgStore, attempt: AttemptId) -> RunState {
-    let executor = ExecutorId {
-        group: "default".parse().expect("a name"),
-        name: "e1".parse().expect("a name"),
-    };
-    let report = AttemptReport {
+fn success(attempt: AttemptId, executor: &str) -> AttemptReport {
+    AttemptReport {
         attempt,
-        executor: Some(executor),
+        executor: Some(ExecutorId {
+            group: "default".parse().expect("a name"),
+            name: executor.parse().expect("a name"),
+        }),
         event: AttemptEvent::Ended {
             outcome: Outcome::new(OutcomeKind::Succeeded, Timestamp::from_millis(1)),
         },
-    };
-    let reports = [report];
+    }
+}
+
+async fn end(store: &PgStore, attempt: AttemptId) -> RunState {
+    let reports = [success(attempt, "e1")];
     answered("ingested reports", async || {
         store.ingest_reports(&reports).await
     })
@@ -154,6 +159,58 @@ async fn a_promotion_that_loses_nothing_changes_nothing_else() {
     // Without a further change the numbers follow each other.
     let next = trigger(&store).await;
     assert_eq!(number(next), number(after) + 1);
+}
+
+/// It may be a former primary, which does not know to whom the present one has given the attempt since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_without_its_standby_drops_no_report() {
+    let server = Postgres::start().expect("starts");
+    let database = server.create_database().expect("creates a database");
+    let url = server.url(&database);
+    let store = open(&url).await;
+    store
+        .apply_jobs(&[hand()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
+    let one = node(&store, "one").await;
+    trigger(&store).await;
+    let live = publish(&store, one).await;
+    let options = PgOptions {
+        // The test waits for it.
+        call_timeout: Duration::from_secs(2),
+        ..PgOptions::default()
+    };
+    let impatient = PgStore::connect(&url, options).await.expect("opens");
+    let unknown = AttemptId {
+        attempt: live.attempt + 1,
+        ..live
+    };
+    let of_others = [success(live, "e2"), success(unknown, "e1")];
+    let standbys = |set: &str| {
+        let set = format!("ALTER SYSTEM {set}");
+        for statement in [&set, "SELECT pg_reload_conf()"] {
+            server.sql("postgres", statement).expect("answers");
+        }
+    };
+    standbys("SET synchronous_standby_names = 'gone'");
+    for report in &of_others {
+        let reports = std::slice::from_ref(report);
+        let refused = eventually("no answer", SOON, async || {
+            match impatient.ingest_reports(reports).await {
+                Ok(summary) => Err(format!("{summary:?}")),
+                Err(error) => Ok(error),
+            }
+        });
+        let error = refused.await.expect("in time");
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    }
+    standbys("RESET synchronous_standby_names");
+    let summary = answered("the reports", async || {
+        store.ingest_reports(&of_others).await
+    })
+    .await;
+    assert_eq!(summary.foreign.len() + summary.ignored, 2, "{summary:?}");
+    assert_eq!(end(&store, live).await, RunState::Succeeded);
 }
 
 /// A restore from a dump creates the tables anew. Here only their recorded identity differs.
