@@ -262,7 +262,7 @@ class Storm:
         for one in runs:
             states[one["state"]] += 1
         self.say(f"{', '.join(f'{n} {state}' for state, n in sorted(states.items()))}; those after the last fault are skipped by its pause")
-        self.say(f"{len(runs)} runs, {sum(1 for e in log if e.event != 'end')} starts, {excused} overlaps with frozen or thawed processes")
+        self.say(f"{len(runs)} runs, {sum(1 for e in log if e.event != 'end')} starts, {excused} overlaps with frozen processes")
         new = self.report(wrong)
         standstills = len(cluster.watch.found(cluster))
         self.results.write(
