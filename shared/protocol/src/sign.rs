@@ -1,8 +1,9 @@
 //! Ed25519 signatures of triggers.
 //!
 //! A worker holds only public keys, so it can check a trigger but not forge one. One signature covers a batch of up to
-//! [`MAX_BATCH`] triggers of an executor, or [`MAX_SHARED_BATCH`] of several: it is that of the root of a hash tree, and each trigger carries the path from its own hash to
-//! the root. So a trigger is checked alone, wherever the others of its batch have gone.
+//! [`MAX_BATCH`] triggers of an executor, or [`MAX_SHARED_BATCH`] of several. It is that of the root of a hash tree. Each
+//! trigger carries the path from its own hash to the root. So it is checked alone, wherever the others of its batch have
+//! gone.
 //!
 //! The hash covers all bytes of the message before the signature field. Fields that are new to the worker are covered
 //! too, so signer and verifier need not know the same fields.
