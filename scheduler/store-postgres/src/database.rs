@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use cueline_model::Timestamp;
@@ -12,11 +12,13 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::{Connection as _, Postgres, Transaction};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 use crate::counted_pool::CountedPool;
 use crate::error::{Error, Result};
 use crate::kept_connections::{CallConnection, KeptConnections, PING_TIMEOUT, TRUSTED_IDLE};
 use crate::partitions::{DAY_MS, Day, KnownPartitions};
+use crate::promotions::{LOOK_AFTER, LastPromotion, Promotions};
 use crate::{PgOptions, PgStore, schema, url};
 
 /// Rounded to milliseconds, as all stored times are.
@@ -62,6 +64,7 @@ pub(crate) struct Database {
     connect: PgConnectOptions,
     options: PgOptions,
     partitions: KnownPartitions,
+    promotions: Promotions,
 }
 
 impl std::fmt::Debug for Database {
@@ -141,25 +144,33 @@ impl Database {
             ("plan_cache_mode", "force_generic_plan"),
             ("enable_bitmapscan", "off"),
         ]);
-        let writers = pool(&options, options.writers)
+        let last = LastPromotion::default();
+        let writers = pool(&options, &last, options.writers)
             .connect_with(writing)
             .await?;
-        let generic_plan = pool(&options, GENERIC_PLAN_CONNECTIONS)
+        let mut conn = writers.acquire().await?;
+        let promotions = Promotions::since(&mut conn, connect.clone(), last.clone()).await?;
+        drop(conn);
+        let generic_plan = pool(&options, &last, GENERIC_PLAN_CONNECTIONS)
             .min_connections(GENERIC_PLAN_KEPT)
             .idle_timeout(None)
             .connect_lazy_with(generic);
-        let readers = pool(&options, options.readers).connect_lazy_with(connect.clone());
+        let readers = pool(&options, &last, options.readers).connect_lazy_with(connect.clone());
         let authentication =
-            pool(&options, AUTHENTICATION_CONNECTIONS).connect_lazy_with(connect.clone());
+            pool(&options, &last, AUTHENTICATION_CONNECTIONS).connect_lazy_with(connect.clone());
         Ok(Self {
             writers: CountedPool::new("writers", writers),
-            generic_plan: KeptConnections::new(CountedPool::new("generic_plan", generic_plan)),
+            generic_plan: KeptConnections::new(
+                CountedPool::new("generic_plan", generic_plan),
+                last,
+            ),
             requests: Semaphore::new(GENERIC_PLAN_REQUESTS),
             readers: CountedPool::new("readers", readers),
             authentication: CountedPool::new("authentication", authentication),
             connect,
             options,
             partitions: KnownPartitions::default(),
+            promotions,
         })
     }
 
@@ -282,18 +293,36 @@ impl Database {
         self.options.executor_dead_after_ms
     }
 
-    /// Ends a call after the time limit. Its connection is then tested, and closed if it does not answer.
+    /// Ends a call after the time limit, or when it waits for a former primary. Its connection is then tested, and closed
+    /// if it does not answer.
     pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let began = Instant::now();
         let limit = self.options.call_timeout;
-        tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-            let error = StoreError::new(
-                ErrorKind::Transient,
-                format!(
-                    "failed to reach the store: no answer from the database server within {limit:?}"
-                ),
-            );
-            Err(error.with_unknown_outcome().into())
-        })
+        let mut call = pin!(call);
+        let why = loop {
+            let waited = began.elapsed();
+            if waited >= limit {
+                break format!("no answer from the database server within {limit:?}");
+            }
+            let more = LOOK_AFTER.min(limit - waited);
+            if let Ok(answer) = timeout(more, &mut call).await {
+                return answer;
+            }
+            let is_promoted = tokio::select! {
+                biased;
+                answer = &mut call => return answer,
+                is_promoted = self.promotions.was_after(began) => is_promoted,
+            };
+            if is_promoted {
+                break "the database was promoted, and the former primary does not answer"
+                    .to_owned();
+            }
+        };
+        let error = StoreError::new(
+            ErrorKind::Transient,
+            format!("failed to reach the store: {why}"),
+        );
+        Err(error.with_unknown_outcome().into())
     }
 }
 
@@ -303,7 +332,8 @@ impl PgStore {
     }
 }
 
-fn pool(options: &PgOptions, connections: u32) -> PgPoolOptions {
+fn pool(options: &PgOptions, last: &LastPromotion, connections: u32) -> PgPoolOptions {
+    let (at_acquire, at_release) = (last.clone(), last.clone());
     PgPoolOptions::new()
         .min_connections(0)
         .max_connections(connections)
@@ -319,23 +349,32 @@ fn pool(options: &PgOptions, connections: u32) -> PgPoolOptions {
                     .map(drop)
             })
         })
-        .before_acquire(|conn, meta| {
+        .before_acquire(move |conn, meta| {
+            let is_outdated = at_acquire.outdates(meta.age);
             Box::pin(async move {
-                if meta.idle_for < TRUSTED_IDLE {
-                    return Ok(true);
+                if is_outdated || meta.idle_for < TRUSTED_IDLE {
+                    return Ok(!is_outdated);
                 }
                 ping(conn).await.map(|()| true)
             })
         })
         // The ping ends after the rollback of a dropped call. A connection that does not answer is closed.
-        .after_release(|conn, _| Box::pin(async move { ping(conn).await.map(|()| true) }))
+        .after_release(move |conn, meta| {
+            let is_outdated = at_release.outdates(meta.age);
+            Box::pin(async move {
+                if is_outdated {
+                    return Ok(false);
+                }
+                ping(conn).await.map(|()| true)
+            })
+        })
 }
 
 fn ping(
     conn: &mut PgConnection,
 ) -> Pin<Box<dyn Future<Output = std::result::Result<(), sqlx::Error>> + Send + '_>> {
     Box::pin(async move {
-        match tokio::time::timeout(PING_TIMEOUT, conn.ping()).await {
+        match timeout(PING_TIMEOUT, conn.ping()).await {
             Ok(answer) => answer,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }

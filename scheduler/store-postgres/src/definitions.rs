@@ -20,6 +20,10 @@ pub(crate) const LOAD: &str = "
     SELECT j.id, j.version, j.name, j.definition, (SELECT d.enabled FROM job_due d WHERE d.job_id = j.id)
     FROM job j WHERE j.id = ANY ($1::bigint[])";
 
+/// For jobs that have a next fire time, so they are enabled.
+pub(crate) const LOAD_DUE: &str = "
+    SELECT j.id, j.version, j.name, j.definition, true FROM job j WHERE j.id = ANY ($1::bigint[])";
+
 const BY_NAME: &str = "
     SELECT j.id, j.version FROM unnest($1::text[]) e (name) JOIN job j ON j.name = e.name AND j.deleted_at IS NULL";
 
@@ -37,16 +41,42 @@ impl Definitions {
         conn: &mut PgConnection,
         versions: impl IntoIterator<Item = (i64, i64)>,
     ) -> Result<JobsById> {
+        self.get_by(LOAD, conn, versions).await
+    }
+
+    /// The same for jobs that have a next fire time, and whose rows are locked.
+    pub(crate) async fn get_due(
+        &self,
+        conn: &mut PgConnection,
+        versions: impl IntoIterator<Item = (i64, i64)>,
+    ) -> Result<JobsById> {
+        self.get_by(LOAD_DUE, conn, versions).await
+    }
+
+    async fn get_by(
+        &self,
+        statement: &'static str,
+        conn: &mut PgConnection,
+        versions: impl IntoIterator<Item = (i64, i64)>,
+    ) -> Result<JobsById> {
         let (mut found, missing) = self.0.find(versions.into_iter());
         if !missing.is_empty() {
-            found.extend(self.load(conn, &missing).await?);
+            found.extend(self.load(statement, conn, &missing).await?);
         }
         Ok(found)
     }
 
     /// Reads jobs in their current versions. Unknown ids and unreadable definitions are left out.
-    async fn load(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow> = sqlx::query_as(LOAD).bind(ids).fetch_all(&mut *conn).await?;
+    async fn load(
+        &self,
+        statement: &'static str,
+        conn: &mut PgConnection,
+        ids: &[i64],
+    ) -> Result<JobsById> {
+        let rows: Vec<DefinitionRow> = sqlx::query_as(statement)
+            .bind(ids)
+            .fetch_all(&mut *conn)
+            .await?;
         let jobs = self.0.parse(rows);
         let with_scripts = with_scripts(&jobs);
         if with_scripts.is_empty() {
@@ -116,7 +146,10 @@ impl Definitions {
 impl PgStore {
     pub(crate) async fn definitions(&self, ids: &[JobId]) -> Result<Vec<Arc<Job>>> {
         let mut conn = self.db.read().await?;
-        let mut found = self.definitions.load(&mut conn, &job_ids(ids)).await?;
+        let mut found = self
+            .definitions
+            .load(LOAD, &mut conn, &job_ids(ids))
+            .await?;
         Ok(ids.iter().filter_map(|id| found.remove(&id.0)).collect())
     }
 }

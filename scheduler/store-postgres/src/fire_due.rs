@@ -40,7 +40,7 @@ impl PgStore {
         }
         let due: Vec<DueJob> = due.into_iter().map(DueJob::from).collect();
         let versions = due.iter().map(|job| (job.id, job.version));
-        let jobs = self.definitions.get(&mut tx, versions).await?;
+        let jobs = self.definitions.get_due(&mut tx, versions).await?;
         let needed = due.iter().map(|job| job.rules).max().unwrap_or_default();
         let rules = self.rules_at_least(&mut tx, needed).await?;
         let mut live = self.live_executors(&mut tx, now).await?;

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::counted_pool::CountedPool;
 use crate::error::Result;
+use crate::promotions::LastPromotion;
 
 /// A connection that was idle for longer than this is tested before use.
 pub(crate) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
@@ -31,6 +32,7 @@ const KEPT_FOR: Duration = Duration::from_mins(10);
 #[derive(Debug)]
 pub(crate) struct KeptConnections {
     pool: CountedPool,
+    last_promotion: LastPromotion,
     kept: Mutex<Vec<Kept>>,
 }
 
@@ -52,9 +54,10 @@ pub(crate) struct CallConnection<'a> {
 }
 
 impl KeptConnections {
-    pub(crate) fn new(pool: CountedPool) -> Self {
+    pub(crate) fn new(pool: CountedPool, last_promotion: LastPromotion) -> Self {
         Self {
             pool,
+            last_promotion,
             kept: Mutex::default(),
         }
     }
@@ -63,8 +66,9 @@ impl KeptConnections {
     pub(crate) async fn acquire(&self) -> Result<CallConnection<'_>> {
         let newest = self.lock().pop();
         if let Some(mut kept) = newest {
-            let is_trusted = kept.used_at.elapsed() < TRUSTED_IDLE
-                || matches!(timeout(PING_TIMEOUT, kept.conn.ping()).await, Ok(Ok(())));
+            let is_trusted = !self.last_promotion.is_after(kept.since)
+                && (kept.used_at.elapsed() < TRUSTED_IDLE
+                    || matches!(timeout(PING_TIMEOUT, kept.conn.ping()).await, Ok(Ok(()))));
             if is_trusted {
                 return Ok(CallConnection {
                     owner: self,

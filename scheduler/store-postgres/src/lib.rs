@@ -52,6 +52,7 @@ mod oldest_queued;
 mod options;
 mod partitions;
 mod plain_ends;
+mod promotions;
 #[cfg(test)]
 mod query_plan_tests;
 mod retention;

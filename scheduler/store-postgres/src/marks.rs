@@ -48,7 +48,7 @@ pub(crate) const BEGIN: &str = begin!("");
 /// their lanes.
 pub(crate) const BEGIN_IDLE: &str = begin!(
     " AND (($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 0 OR NOT EXISTS (
-        SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index
+        SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND o.id <> l.id
             AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
             AND CASE
                 WHEN o.state = 0 THEN NOT o.cancel_requested

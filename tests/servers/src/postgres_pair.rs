@@ -103,6 +103,12 @@ impl PostgresPair {
     pub fn promote(&self) -> Result<()> {
         ensure!(!self.is_promoted(), "the standby was promoted before");
         self.primary.kill()?;
+        self.promote_beside_primary()
+    }
+
+    /// Promotes the standby, and sends new connections there. Connections to the primary stay, so it must be paused: then
+    /// it is as silent as one whose host is cut off.
+    pub fn promote_beside_primary(&self) -> Result<()> {
         let promoted = self.standby.sql(
             "postgres",
             "SELECT pg_promote(wait => true, wait_seconds => 60)",

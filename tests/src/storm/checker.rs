@@ -23,6 +23,7 @@ use anyhow::{Context as _, Result};
 use super::cluster::{failover_after, lease};
 use super::faults::{FaultKind, InjectedFault, Target};
 use super::job_kinds::{JobKind, kinds};
+use super::lane_log::LaneLog;
 use super::operator_actions::{Cancellation, Phase, Promise, check_promises, group_has_processes};
 use super::store_records::{LedgerEntry, TimelineEvent};
 use crate::consistency::{
@@ -47,6 +48,8 @@ pub struct Observations {
     pub reconciled: u64,
     /// Of the runs that [`runs_with_timeline`] names.
     pub timelines: HashMap<i64, Vec<TimelineEvent>>,
+    /// What the lanes of each worker did, by the worker's name.
+    pub lanes: HashMap<String, LaneLog>,
     /// Of the jobs with a short misfire grace.
     pub ledgers: HashMap<String, Vec<LedgerEntry>>,
     /// When the jobs were there.

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::connection::Connection;
 use super::full_disk::WorkerDisk;
+use super::lane_log;
 use super::servers::{BrokerServer, Setup, StoreServer, setup};
 use crate::client::{Client, WITHIN};
 use crate::cluster::{Cluster, ENROL_TOKEN};
@@ -228,7 +229,7 @@ impl StormCluster {
         Ok(Member {
             process: with_planted_bug(
                 process
-                    .env("CUELINE_LOG", LOG_LEVELS)
+                    .env("CUELINE_LOG", worker_log_levels())
                     .env(FILE_VARIABLE, log.path()),
             ),
             store: None,
@@ -350,6 +351,11 @@ fn with_replicas(args: &[&str], broker: &BrokerServer) -> Vec<String> {
 }
 
 const LOG_LEVELS: &str = "info,sqlx=warn";
+
+/// Workers also say what their lanes do.
+fn worker_log_levels() -> String {
+    format!("{LOG_LEVELS},{}", lane_log::LOG_LEVEL)
+}
 
 /// Passes on which bug is planted, in a build with such bugs. Otherwise processes get no `CUELINE_*` variables of the
 /// test.

@@ -17,6 +17,7 @@ pub mod faults;
 pub mod full_disk;
 pub mod injection;
 pub mod job_kinds;
+pub mod lane_log;
 pub mod operator_actions;
 pub mod servers;
 pub mod store_records;
@@ -42,6 +43,7 @@ use crate::consistency::Run;
 
 use checker::{Observations, Verdict, check};
 use cluster::StormCluster;
+use lane_log::LaneLog;
 use operator_actions::{Cancellation, Promise};
 use servers::{BrokerServer, StoreServer};
 use summary::Counters;
@@ -180,6 +182,10 @@ impl Storm {
         let counters = counters.finish(observations).await?;
         observations.entries = log.entries()?;
         read_store(&client, observations).await?;
+        for worker in &cluster.workers {
+            let read = LaneLog::parse(&worker.process.log())?;
+            observations.lanes.insert(worker.process.name.clone(), read);
+        }
         for scheduler in &cluster.schedulers {
             observations
                 .failovers

@@ -119,6 +119,7 @@ async fn generic_plans_use_their_indexes() {
             (trigger::LOCK_JOB, "using job_due_pkey", 3),
             (trigger::FIND_KEY, "using trigger_key_pkey", 2),
             (definitions::LOAD, "Index Cond: (id = ANY ($1))", 1),
+            (definitions::LOAD_DUE, "Index Cond: (id = ANY ($1))", 1),
             (trigger::WRITE, "using job_due_pkey", 23),
             (trigger::WRITE_PLAIN, "using job_due_pkey", 19),
         ] {

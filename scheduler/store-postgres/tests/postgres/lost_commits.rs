@@ -2,6 +2,7 @@
 //! theirs.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use cueline_store::{
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use cueline_test_servers::postgres::Postgres;
+use cueline_test_servers::postgres_pair::PostgresPair;
 use cueline_test_support::{SOON, eventually};
+use tokio::time::timeout;
 
 use crate::test_database::TestDatabase;
 
@@ -159,6 +162,51 @@ async fn a_promotion_that_loses_nothing_changes_nothing_else() {
     // Without a further change the numbers follow each other.
     let next = trigger(&store).await;
     assert_eq!(number(next), number(after) + 1);
+}
+
+/// As when its host is cut off: nothing ends the connections to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_waits_for_a_silent_former_primary() {
+    let pair = PostgresPair::start().expect("starts");
+    let database = pair.create_database().expect("creates a database");
+    let options = PgOptions {
+        // Without a look at the promotion the test fails first.
+        call_timeout: 10 * SOON,
+        ..PgOptions::default()
+    };
+    let store = PgStore::connect(&pair.url(&database), options).await;
+    let store = Arc::new(store.expect("opens"));
+    store
+        .apply_jobs(&[hand()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
+    let one = node(&store, "one").await;
+    // Connections of each pool are there, and were used just before.
+    trigger(&store).await;
+    publish(&store, one).await;
+    store.stats().await.expect("reads");
+    pair.pause().expect("stops");
+    let calls: Vec<_> = (0..20)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.renew_lease(one, 600_000, None).await })
+        })
+        .collect();
+    pair.promote_beside_primary().expect("promotes");
+    for call in calls {
+        let ended = timeout(SOON, call).await.expect("in time").expect("ends");
+        let Err(error) = ended else {
+            // It had no connection before the promotion.
+            continue;
+        };
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+        assert!(error.is_outcome_unknown(), "{error}");
+    }
+    let renewed = answered("a lease", async || {
+        store.renew_lease(one, 600_000, None).await
+    });
+    assert!(renewed.await.is_some());
+    trigger(&store).await;
 }
 
 /// It may be a former primary, which does not know to whom the present one has given the attempt since.

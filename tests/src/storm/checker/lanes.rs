@@ -131,13 +131,25 @@ fn occupies(observed: &Observations, records: &Records, other: &Run, run: &Run) 
             return false;
         };
         let from = published_from(observed, other, attempt);
-        from <= at && at <= free_at(observed, &run.executor, until)
+        from <= at && at <= free_at(observed, &run.executor, (other.id, attempt), until)
     })
 }
 
+/// However busy the machine is, an attempt leaves its lane within this time after its end.
+const LEFT_MS: i64 = 3_000;
+
 /// When a lane is idle at the latest if its attempt ended at `end`. A worker that is stopped right then frees the lane
-/// after it continues.
-fn free_at(observed: &Observations, worker: &str, end: i64) -> i64 {
+/// after it continues. The worker's log tells the time, unless the worker was killed before.
+fn free_at(observed: &Observations, worker: &str, (run, attempt): (i64, u32), end: i64) -> i64 {
+    let usual = usually_free_at(observed, worker, end);
+    let left = observed
+        .lanes
+        .get(worker)
+        .and_then(|lanes| lanes.left_at(run, attempt));
+    left.map_or(usual, |left| left.min(usual.max(end + LEFT_MS)))
+}
+
+fn usually_free_at(observed: &Observations, worker: &str, end: i64) -> i64 {
     let halts = observed.faults.iter().filter_map(|fault| {
         let stop = fault.hits_worker(worker) && matches!(fault.fault.kind, FaultKind::Stop(..));
         stop.then_some((fault.began, fault.over))
@@ -190,6 +202,7 @@ mod tests {
     use crate::execution_log::Entry;
     use crate::storm::faults::Target;
     use crate::storm::job_kinds::kinds;
+    use crate::storm::lane_log::LaneLog;
 
     const AT: i64 = 100_000;
 
@@ -259,6 +272,33 @@ mod tests {
         };
         assert_eq!(discards(&with(vec![stop(AT + 700)])), 0);
         assert_eq!(discards(&with(vec![stop(AT + 1_000)])), 1, "too late");
+    }
+
+    #[test]
+    fn the_workers_log_tells_when_a_lane_was_free() {
+        let busy = ended(run(1, "discard-0", AT), "succeeded", AT + 605);
+        let met = ended(run(2, "discard-0", AT + 1_000), "discarded", AT + 1_400);
+        let entries = vec![start(&busy, AT + 5), end(&busy, AT + 605)];
+        let left = |ms| {
+            let at = jiff::Timestamp::from_millisecond(AT + ms).unwrap();
+            let log = format!("{at} DEBUG the attempt has left its lane run_id=1 attempt=1\n");
+            let lanes = LaneLog::parse(&log).unwrap();
+            let lanes = [("worker-1".to_owned(), lanes)].into();
+            Observations {
+                lanes,
+                ..observed(vec![busy.clone(), met.clone()], entries.clone())
+            }
+        };
+        assert_eq!(discards(&left(1_450)), 0);
+        assert_eq!(discards(&left(1_350)), 1, "idle");
+        let never = observed(vec![busy.clone(), met.clone()], entries.clone());
+        assert_eq!(discards(&never), 1);
+        let met = ended(met.clone(), "discarded", AT + 3_700);
+        let too_late = Observations {
+            runs: vec![busy.clone(), met],
+            ..left(3_800)
+        };
+        assert_eq!(discards(&too_late), 1, "a lane is free soon after an end");
     }
 
     #[test]

@@ -141,8 +141,12 @@ pub(super) fn check_serial_order(
             published_from: earliest_publication(observed, due),
             decided_at: ends.decided_at(observed, newer, kinds),
             began: newer.began,
+            had_late: had_late(observed, late, newer),
         };
         match runs.get(&late.run) {
+            run if start.had_late == Some(true) => {
+                violations.push(format!("G6: {newer:?} while {late:?} waited: {run:?}"));
+            }
             Some(run)
                 if was_published_late(observed, &latest, run, start)
                     || is_behind_in_backlog(observed, run, newer_run.copied()) =>
@@ -166,6 +170,17 @@ struct NewerStart {
     /// When its lane decided on the start, or the earliest time at which it could.
     decided_at: i64,
     began: i64,
+    /// Whether the late trigger was in the lane then. `None` if the worker's log does not say.
+    had_late: Option<bool>,
+}
+
+/// Whether the worker's log says that the late attempt was in the lane when the newer one was started. Each worker has a
+/// log of its own, so it says nothing about starts at two workers.
+fn had_late(observed: &Observations, late: &Entry, newer: &Entry) -> Option<bool> {
+    let lanes = observed.lanes.get(&late.executor)?;
+    (late.executor == newer.executor)
+        .then(|| lanes.had_when_started(late.run, newer.run))
+        .flatten()
 }
 
 impl NewerStart {
@@ -174,8 +189,8 @@ impl NewerStart {
     /// The queue of an executor delivers in order. What the broker had confirmed before the newer run could be published
     /// was in the lane before it.
     fn can_precede(self, observed: &Observations, confirmed_at: i64) -> bool {
-        let arrived_at = delayed(observed, confirmed_at, ARRIVED_MS);
-        confirmed_at > self.published_from && arrived_at > self.decided_at
+        let came_later = || delayed(observed, confirmed_at, ARRIVED_MS) > self.decided_at;
+        confirmed_at > self.published_from && self.had_late.map_or_else(came_later, |had| !had)
     }
 }
 
@@ -216,7 +231,8 @@ fn was_published_late(
     }
     // A run that ended before its queue time was written was published shortly before it started.
     if let Some(started_at) = run.started_at.filter(|_| is_first) {
-        return started_at - CONFIRMED_MS + ARRIVED_MS > newer.decided_at;
+        let came_later = || started_at - CONFIRMED_MS + ARRIVED_MS > newer.decided_at;
+        return newer.had_late.map_or_else(came_later, |had| !had);
     }
     let from = run.fire_at - CLAIMED_AHEAD_MS;
     let delays = |fault: &InjectedFault| {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::decisions::{Decisions, StartableAttempt};
 use super::halt::Halt;
+use super::lane_events;
 use super::other_fire::other_fire;
 use super::state::EventLoop;
 use crate::identity::{AttemptKey, RunKey};
@@ -131,6 +132,7 @@ impl EventLoop {
         }
         self.last_seq += 1;
         decisions.accept(&trigger, payload, self.last_seq);
+        lane_events::accepted(key);
         let mut steps = Vec::new();
         self.lanes.accept(LaneRequest::of(&trigger), &mut steps);
         let attempt = StartableAttempt {

@@ -3,6 +3,7 @@
 use cueline_model::{Outcome, OutcomeKind};
 
 use super::decisions::Decisions;
+use super::lane_events;
 use super::state::EventLoop;
 use crate::attempt::EndedAttempt;
 use crate::context::StopReason;
@@ -16,6 +17,7 @@ impl EventLoop {
     ) {
         for ended in ended {
             self.lanes.finished(ended.key);
+            lane_events::left(ended.key);
             let Some(running) = self.running.remove(&ended.key) else {
                 continue;
             };
@@ -34,6 +36,7 @@ impl EventLoop {
         for step in steps {
             match step {
                 Step::Start(key) => {
+                    lane_events::started(key);
                     let Some(attempt) = self.waiting.remove(&key) else {
                         continue;
                     };
@@ -52,6 +55,7 @@ impl EventLoop {
                     }
                 }
                 Step::End(key, why) => {
+                    lane_events::left(key);
                     if let Some(attempt) = self.waiting.remove(&key) {
                         let outcome = self.not_started(why, decisions);
                         decisions.end(key, attempt.trigger.job.name.clone(), outcome);

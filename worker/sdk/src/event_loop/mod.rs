@@ -16,6 +16,7 @@ mod fencing;
 mod halt;
 mod holdings;
 mod inputs;
+mod lane_events;
 mod orders;
 mod other_fire;
 mod queue_position;

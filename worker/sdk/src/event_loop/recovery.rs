@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use super::decisions::{Decisions, StartableAttempt};
 use super::halt::Halt;
+use super::lane_events;
 use super::state::EventLoop;
 use crate::intake::parse_stored;
 use crate::journal::{Entry, EntryState, JournalError};
@@ -14,6 +15,7 @@ impl EventLoop {
     /// Takes over the journal's unreported entries. Attempts that ran when the previous process stopped end `lost`, and
     /// that is on disk when this returns. Nothing is started yet.
     pub(crate) async fn recover(&mut self) -> Result<(), Halt> {
+        lane_events::emptied();
         let entries = self.journal.unreported().await?;
         let lease = self.journal.last_lease().await?;
         let now = self.now();
@@ -80,6 +82,7 @@ impl EventLoop {
         match startable {
             Ok((trigger, handler)) => {
                 self.lanes.restore(LaneRequest::of(&trigger));
+                lane_events::accepted(entry.key);
                 let attempt = StartableAttempt {
                     trigger,
                     handler,

@@ -4,6 +4,7 @@
 //! back those whose start is recorded. The journal has them as accepted, so after a crash they wait again.
 
 use super::decisions::Decisions;
+use super::lane_events;
 use super::state::EventLoop;
 use crate::identity::AttemptKey;
 use crate::lanes::NotStarted;
@@ -106,6 +107,7 @@ impl EventLoop {
     ) {
         if let Some(attempt) = self.starting.remove(&key) {
             self.lanes.finished(key);
+            lane_events::left(key);
             let outcome = self.not_started(why, decisions);
             decisions.end(key, attempt.trigger.job.name.clone(), outcome);
         }

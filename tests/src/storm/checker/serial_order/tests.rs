@@ -6,6 +6,7 @@ use super::super::fixture::{end, fault, run, start};
 use super::*;
 use crate::storm::faults::{FaultKind, Target};
 use crate::storm::job_kinds::kinds;
+use crate::storm::lane_log::LaneLog;
 
 const AT: i64 = 100_000;
 
@@ -98,6 +99,39 @@ fn a_run_that_was_queued_after_the_newer_start_was_published_late() {
     // A scheduler's fault alone explains nothing: the trigger was there.
     let faults = killed(Target::Scheduler(0), AT + 1_000);
     assert_eq!(orders(&new, &before, faults), VIOLATED);
+}
+
+#[test]
+fn the_workers_log_tells_whether_the_older_trigger_was_there() {
+    let (old, new) = two_runs();
+    let judged = |queued_at, lines: &[&str]| {
+        let old = Run {
+            queued_at,
+            ..old.clone()
+        };
+        let entries = vec![start(&new, AT + 2_000), start(&old, AT + 3_000)];
+        let log: Vec<String> = lines.iter().map(|line| format!("Z {line}\n")).collect();
+        let lanes = LaneLog::parse(&log.concat()).unwrap();
+        let observed = Observations {
+            lanes: [("worker-1".to_owned(), lanes)].into(),
+            ..observed(vec![old, new.clone()], entries)
+        };
+        let (violations, explained) = check_serial_order(&observed, &kinds());
+        (violations.len(), explained)
+    };
+    let came = "the lane has the attempt run_id=1 attempt=1";
+    let newer = "the lane starts the attempt run_id=2 attempt=1";
+    let soon = Some(AT + 600);
+    assert_eq!(judged(soon, &[newer, came]), PUBLISHED_LATE);
+    assert_eq!(judged(soon, &[came, newer]), VIOLATED, "it waited");
+    let late = Some(AT + 2_500);
+    assert_eq!(judged(late, &[came, newer]), VIOLATED, "it waited");
+    let before = Some(AT + 400);
+    assert_eq!(
+        judged(before, &[newer, came]),
+        VIOLATED,
+        "the queue is ordered"
+    );
 }
 
 #[test]
