@@ -300,12 +300,11 @@ impl Database {
         let limit = self.options.call_timeout;
         let mut call = pin!(call);
         let why = loop {
-            let waited = began.elapsed();
-            if waited >= limit {
+            let left = limit.saturating_sub(began.elapsed());
+            if left.is_zero() {
                 break format!("no answer from the database server within {limit:?}");
             }
-            let more = LOOK_AFTER.min(limit - waited);
-            if let Ok(answer) = timeout(more, &mut call).await {
+            if let Ok(answer) = timeout(LOOK_AFTER.min(left), &mut call).await {
                 return answer;
             }
             let is_promoted = tokio::select! {
