@@ -61,12 +61,11 @@ impl Tree {
     }
 
     /// The hashes that, with the leaf at `place`, give the root; from the leaf upwards.
-    pub(crate) fn path(&self, place: usize) -> Vec<Hash> {
+    pub(crate) fn path(&self, place: usize) -> impl Iterator<Item = Hash> {
         let levels = self.0.iter().enumerate();
         levels
-            .filter_map(|(height, level)| level.get((place >> height) ^ 1))
+            .filter_map(move |(height, level)| level.get((place >> height) ^ 1))
             .copied()
-            .collect()
     }
 }
 
@@ -192,7 +191,7 @@ mod tests {
             let all = leaves(count);
             let tree = Tree::new(all.clone());
             for (place, one) in all.iter().enumerate() {
-                let path = tree.path(place);
+                let path: Vec<Hash> = tree.path(place).collect();
                 let found = root_by_path(*one, place, all.len(), &path);
                 prop_assert_eq!(found, Some(tree.root()));
             }
@@ -208,7 +207,8 @@ mod tests {
             let mut known = KnownTree::new(all.len(), tree.root());
             for (place, other, change) in proofs {
                 let place = place.index(all.len());
-                let (mut leaf, mut at, mut path) = (all[place], place, tree.path(place));
+                let (mut leaf, mut at) = (all[place], place);
+                let mut path: Vec<Hash> = tree.path(place).collect();
                 match change {
                     1 => leaf = all[other.index(all.len())],
                     2 => at = other.index(all.len() + 2),
@@ -237,7 +237,8 @@ mod tests {
             let all = leaves(count);
             let (place, other) = (place.index(all.len()), other.index(all.len()));
             let tree = Tree::new(all.clone());
-            let (root, path) = (Some(tree.root()), tree.path(place));
+            let root = Some(tree.root());
+            let path: Vec<Hash> = tree.path(place).collect();
             let found = |leaf, place, path: &[Hash]| root_by_path(leaf, place, all.len(), path);
             if place != other {
                 prop_assert_ne!(found(all[other], place, &path), root);

@@ -498,11 +498,14 @@ pub fn decode<T: DeserializeOwned + Versioned>(payload: &[u8]) -> Result<T, Deco
 }
 
 /// Encodes a message.
-#[expect(
-    clippy::missing_panics_doc,
-    reason = "messages have string keys only, so writing them cannot fail"
-)]
 pub fn encode<T: Serialize + Versioned>(message: &T) -> Vec<u8> {
-    serde_json::to_vec(message)
-        .expect("messages have string keys only, so writing them cannot fail")
+    let mut bytes = Vec::with_capacity(128);
+    encode_to(message, &mut bytes);
+    bytes
+}
+
+/// Appends a message in its encoded form.
+pub(crate) fn encode_to<T: Serialize + Versioned>(message: &T, bytes: &mut Vec<u8>) {
+    serde_json::to_writer(bytes, message)
+        .expect("messages have string keys only, so writing them cannot fail");
 }

@@ -16,7 +16,7 @@ use ed25519_dalek::{Signature, Signer, VerifyingKey};
 
 use crate::key_text::key_bytes;
 use crate::merkle::{self, Hash, Tree};
-use crate::message::{Trigger, encode};
+use crate::message::{Trigger, encode_to};
 pub use crate::sign_error::SignError;
 use crate::trigger_signature::{SignatureParts, TriggerSignature};
 
@@ -27,6 +27,9 @@ pub const MAX_BATCH: usize = 128;
 /// The most triggers of several executors under one signature. Each of the executors checks it anyway, and remembers a
 /// tree of its size.
 pub const MAX_SHARED_BATCH: usize = 32;
+
+/// Few signed messages are longer, so the others are written without being moved.
+const USUAL_BYTES: usize = 1_024;
 
 /// The beginning of a public key in files and settings.
 pub const PUBLIC_KEY_PREFIX: &str = "cueline-public-key:";
@@ -86,7 +89,7 @@ impl SigningKey {
         (0..size)
             .map(|place| {
                 let path = tree.path(place.into());
-                TriggerSignature::new(&signature, size, place, &path)
+                TriggerSignature::new(&signature, size, place, path)
             })
             .collect()
     }
@@ -103,7 +106,9 @@ pub(crate) fn sign_all<'k, T: BorrowMut<Trigger>>(
         .iter_mut()
         .map(|trigger| {
             trigger.signature = None;
-            encode(*trigger)
+            let mut message = Vec::with_capacity(USUAL_BYTES);
+            encode_to(*trigger, &mut message);
+            message
         })
         .collect();
     let keys: Vec<&SigningKey> = triggers.iter().map(|trigger| key_of(trigger)).collect();
@@ -118,9 +123,7 @@ pub(crate) fn sign_all<'k, T: BorrowMut<Trigger>>(
         let leaves = batch.iter().map(|at| merkle::leaf(&[&messages[*at]]));
         let signatures = keys[batch[0]].sign_batch(leaves.collect());
         for (at, signature) in batch.into_iter().zip(signatures) {
-            // Remove the closing brace; the signature field and a new brace follow.
-            messages[at].pop();
-            messages[at].extend(signature.ending());
+            signature.end(&mut messages[at]);
             triggers[at].signature = Some(signature);
         }
     }
@@ -271,8 +274,9 @@ mod tests {
         let keys = key.verifying_keys();
         let unsigned = r#"{"v":1,"store":"0123456789abcdef0123456789abcdef","run":7,"attempt":2,"group":"g","executor":"one","kind":"manual","fire_at":1800000000000,"shard":{"index":0,"total":1},"job":{"id":1,"name":"report","version":1,"handler":{"native":"work"},"block":"serial","scope":"executor","backlog":1000,"kill_grace":"5s","on_lost":"fail","priority":5},"deadline":1800003600000,"news":"new"}"#;
         let signature = key.sign_batch(vec![merkle::leaf(&[unsigned.as_bytes()])]);
-        let ending = String::from_utf8(signature[0].ending()).expect("UTF-8");
-        let message = unsigned[..unsigned.len() - 1].to_owned() + &ending;
+        let mut message = unsigned.as_bytes().to_vec();
+        signature[0].end(&mut message);
+        let message = String::from_utf8(message).expect("UTF-8");
         let verify = |message: &str| {
             let trigger: Trigger = decode(message.as_bytes()).expect("readable");
             keys.verify(message.as_bytes(), &trigger)

@@ -9,6 +9,12 @@ use crate::merkle::{HASH_BYTES, Hash};
 /// The length of an Ed25519 signature.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
 
+/// The length of the bytes of a signature of the largest batch, which has seven levels.
+const MAX_BYTES: usize = 2 + 2 + SIGNATURE_BYTES + 7 * HASH_BYTES;
+
+/// Longer than the bytes of any signature: a tree whose size has 16 bits has at most 16 levels.
+const MAX_DECODED: usize = 2 + 2 + SIGNATURE_BYTES + 17 * HASH_BYTES;
+
 /// What stands before the text of the field, and after it.
 const BEFORE: &[u8] = b",\"signature\":\"";
 const AFTER: &[u8] = b"\"}";
@@ -39,16 +45,27 @@ pub(crate) struct SignatureParts {
 }
 
 impl TriggerSignature {
-    pub(crate) fn new(batch: &[u8; SIGNATURE_BYTES], size: u16, place: u16, path: &[Hash]) -> Self {
-        let (size, place) = (size.to_be_bytes(), place.to_be_bytes());
-        let bytes = [&size[..], &place, batch, path.as_flattened()].concat();
+    pub(crate) fn new(
+        batch: &[u8; SIGNATURE_BYTES],
+        size: u16,
+        place: u16,
+        path: impl Iterator<Item = Hash>,
+    ) -> Self {
+        let mut bytes = Vec::with_capacity(MAX_BYTES);
+        bytes.extend(size.to_be_bytes());
+        bytes.extend(place.to_be_bytes());
+        bytes.extend(batch);
+        for hash in path {
+            bytes.extend(hash);
+        }
         Self(BASE64.encode(bytes))
     }
 
     /// The parts. `None` if the text is no signature.
     pub(crate) fn parts(&self) -> Option<SignatureParts> {
-        let bytes = BASE64.decode(&self.0).ok()?;
-        let (size, rest) = bytes.split_first_chunk()?;
+        let mut bytes = [0; MAX_DECODED];
+        let length = BASE64.decode_slice(&self.0, &mut bytes).ok()?;
+        let (size, rest) = bytes[..length].split_first_chunk()?;
         let (place, rest) = rest.split_first_chunk()?;
         let (batch, rest) = rest.split_first_chunk()?;
         let (path, rest) = rest.as_chunks::<HASH_BYTES>();
@@ -60,9 +77,13 @@ impl TriggerSignature {
         })
     }
 
-    /// The end of a signed message: it stands in the place of the closing brace that was signed.
-    pub(crate) fn ending(&self) -> Vec<u8> {
-        [BEFORE, self.0.as_bytes(), AFTER].concat()
+    /// Adds the end of a signed message, in the place of the closing brace that was signed.
+    pub(crate) fn end(&self, message: &mut Vec<u8>) {
+        message.pop();
+        message.reserve_exact(BEFORE.len() + self.0.len() + AFTER.len());
+        for part in [BEFORE, self.0.as_bytes(), AFTER] {
+            message.extend_from_slice(part);
+        }
     }
 
     /// What stands before the signature, if the message ends with it.

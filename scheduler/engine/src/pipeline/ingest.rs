@@ -24,7 +24,7 @@ use crate::queue_consumer::{QueueConsumer, fetch, settle_all};
 use crate::refused_messages::RefusedMessages;
 use crate::route::Outstanding;
 
-/// Messages fetched at once. Each may hold up to 100 reports.
+/// Messages fetched at once. Each may hold up to 400 reports.
 const MAX_MESSAGES: usize = 256;
 /// Signatures verified without giving other tasks a turn. Each one takes up to a tenth of a millisecond.
 const VERIFIED_AT_ONCE: usize = 32;

@@ -4,7 +4,7 @@
 
 use cueline_model::{AttemptEvent, Outcome};
 
-/// The most reports in one message. Workers send up to 100.
+/// The most reports in one message. Workers send up to 400.
 pub(super) const MAX_REPORTS: usize = 1_000;
 /// The most log lines in one message. Workers send up to 64 KiB, which is about 1,200 empty lines.
 const MAX_LOG_LINES: usize = 2_000;

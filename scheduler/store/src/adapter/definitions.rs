@@ -57,7 +57,9 @@ impl DefinitionCache {
 
     /// Parses definitions. An unreadable one is left out and stops only its own job. [`keep`](Self::keep) follows.
     pub fn parse(&self, rows: impl IntoIterator<Item = DefinitionRow>) -> Vec<Job> {
-        let mut found = Vec::new();
+        let rows = rows.into_iter();
+        // A definition is large, so the list is not moved while it grows.
+        let mut found = Vec::with_capacity(rows.size_hint().0);
         for (id, version, name, definition, enabled) in rows {
             match parse(id, version, &definition, enabled) {
                 Ok(job) => found.push(job),
@@ -102,7 +104,7 @@ impl DefinitionCache {
     pub fn keep(&self, jobs: Vec<Job>, uses: &[UseRow], bodies: &ScriptBodies) -> JobsById {
         let versions: HashMap<i64, (i64, i64)> =
             uses.iter().map(|use_| (use_.0, (use_.1, use_.2))).collect();
-        let mut found = HashMap::new();
+        let mut found = HashMap::with_capacity(jobs.len());
         for mut job in jobs {
             let id = job.id.0;
             // A deleted job has its definition, and uses no script any more.

@@ -12,7 +12,7 @@ use super::queue::Report;
 use crate::settings::Settings;
 
 /// The most reports in one message.
-const MAX_REPORTS: usize = 100;
+const MAX_REPORTS: usize = 400;
 /// The largest message of several reports, in bytes. A single report may be larger.
 const MAX_BYTES: usize = 64 * 1024;
 /// The topic of a message with reports of several jobs. No job has this name.
