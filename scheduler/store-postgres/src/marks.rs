@@ -22,9 +22,9 @@ use crate::lanes::lane_kind;
 /// `run_live` is empty if it is new, or was empty at its last analysis. With a join it would then search the whole list
 /// for each row.
 ///
-/// A change of the job's version ends the claims of waiting runs. PostgreSQL checks a changed row again, so such a run is
-/// refused. But the node may have claimed the run again meanwhile. [`LOST`](crate::lanes::LOST), which follows each mark, finds
-/// that case.
+/// The statement sees the job version from its start. A concurrent change of the version also ends the claims of
+/// waiting runs. PostgreSQL checks a changed row again, so the run is refused. But the node may have claimed the run
+/// again meanwhile. [`LOST`](crate::lanes::LOST) finds that case.
 macro_rules! begin {
     ($also:literal) => {
         concat!(
@@ -32,23 +32,22 @@ macro_rules! begin {
                 dispatched_at = coalesce($7, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), maybe_published = false,
                 published_group = NULL
             WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
-                AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]",
+                AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
+                AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])]
+                    = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)",
             $also,
             " RETURNING l.id, l.attempt"
         )
     };
 }
 
-/// Marks only runs whose job has the version of the request.
-pub(crate) const BEGIN: &str = begin!(
-    " AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])] = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)"
-);
+pub(crate) const BEGIN: &str = begin!("");
 
-/// Marks only runs of lanes in which no other run matters, so that nearly no run needs a look before its mark. It leaves the
-/// version to [`LOST`](crate::lanes::LOST), which saves a search for each run. The conditions are
-/// those of [`CONTESTED`](crate::lanes::CONTESTED). `$3` are the [kinds](lane_kind) of their lanes.
+/// Marks only runs of lanes in which no other run matters, so that nearly no run needs a look before its mark. The
+/// conditions are those of [`CONTESTED`](crate::lanes::CONTESTED). `$8` are the [kinds](lane_kind) of
+/// their lanes.
 pub(crate) const BEGIN_IDLE: &str = begin!(
-    " AND (($3::smallint[])[width_bucket(l.id, $1::bigint[])] = 0 OR NOT EXISTS (
+    " AND (($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 0 OR NOT EXISTS (
         SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND o.id <> l.id
             AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
             AND CASE
@@ -56,7 +55,7 @@ pub(crate) const BEGIN_IDLE: &str = begin!(
                     AND o.due_at <= greatest(l.due_at, coalesce($7, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
                         < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
-                WHEN ($3::smallint[])[width_bucket(l.id, $1::bigint[])] = 2 THEN true
+                WHEN ($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 2 THEN true
                 ELSE o.executor <> ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]]
                     OR o.published_group IS NOT NULL OR (o.state = 1 AND o.claimed_by IS DISTINCT FROM $6)
                 END))"
@@ -202,23 +201,21 @@ impl PgStore {
         if columns.ids.is_empty() {
             return Ok(HashSet::new());
         }
-        let query = sqlx::query_as(match mark {
+        let mut query = sqlx::query_as(match mark {
             Mark::IfIdle => BEGIN_IDLE,
             Mark::AfterLook => BEGIN,
         })
         .bind(&columns.ids)
-        .bind(&columns.attempts);
-        let query = match mark {
-            Mark::IfIdle => query.bind(&columns.lanes),
-            Mark::AfterLook => query.bind(&columns.versions),
-        };
-        let marked: Vec<(i64, i32)> = query
-            .bind(&columns.executors)
-            .bind(&columns.names)
-            .bind(node.0)
-            .bind(self.db.test_clock().map(Timestamp::as_millis))
-            .fetch_all(conn)
-            .await?;
+        .bind(&columns.attempts)
+        .bind(&columns.versions)
+        .bind(&columns.executors)
+        .bind(&columns.names)
+        .bind(node.0)
+        .bind(self.db.test_clock().map(Timestamp::as_millis));
+        if mark == Mark::IfIdle {
+            query = query.bind(columns.lanes);
+        }
+        let marked: Vec<(i64, i32)> = query.fetch_all(conn).await?;
         Ok(marked.into_iter().map(attempt_id).collect())
     }
 

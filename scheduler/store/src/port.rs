@@ -257,7 +257,7 @@ pub trait Store:
     /// A run is accepted if the node has claimed it, it is at that attempt, and its job has that version (G3). A run
     /// that the node has moved to `dispatching` before, for the same attempt and executor, is accepted again. A run
     /// that is not accepted needs no further call. The change that prevented it released the claim, if the run is to be
-    /// dispatched at all. A claim that the node has made again since may be released too.
+    /// dispatched at all.
     async fn begin_dispatch(
         &self,
         node: NodeId,

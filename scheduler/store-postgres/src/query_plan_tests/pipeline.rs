@@ -113,7 +113,7 @@ async fn generic_plans_use_their_indexes() {
     for s in [analyzed, new, one] {
         for (sql, index, parameters) in [
             (marks::BEGIN, "using run_live_pkey", 7),
-            (marks::BEGIN_IDLE, "using run_live_pkey", 7),
+            (marks::BEGIN_IDLE, "using run_live_pkey", 8),
             (dispatch::CONFIRM, "using run_live_pkey", 3),
             (trigger::LOCK_JOB, "Index Cond: (name = $1)", 3),
             (trigger::LOCK_JOB, "using job_due_pkey", 3),
@@ -145,7 +145,7 @@ async fn lanes_use_the_index_of_live_runs_by_job() {
             (lanes::CONTESTED, 11),
             (lanes::LOST, 13),
             (lanes::FACTS, 9),
-            (marks::BEGIN_IDLE, 7),
+            (marks::BEGIN_IDLE, 8),
         ] {
             let text = s.plan_of_all(sql, parameters).await;
             for part in ["run_live_job", "Index Cond: (job_id = "] {

@@ -273,15 +273,6 @@ impl Fixture {
         claimed.expect("claims")
     }
 
-    /// The run, claimed again if a refused request of an older version has released it.
-    pub async fn still_claimed(&self, node: NodeId, run: ClaimedRun) -> ClaimedRun {
-        let again = self.claim(node).await;
-        again
-            .into_iter()
-            .find(|one| one.id == run.id)
-            .unwrap_or(run)
-    }
-
     /// Triggers a job by hand.
     pub async fn trigger(&self, job: &str) -> Vec<RunId> {
         let triggered = self.store.trigger(&ask(job)).await;
