@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::Observations;
-use super::records::{Records, delayed, over_at, published_from};
+use super::records::{DELIVERY_MS, Records, delayed, over_at, published_from};
 use crate::consistency::Run;
 use crate::execution_log::{Entry, Event};
 use crate::storm::faults::FaultKind;
@@ -135,9 +135,6 @@ fn occupies(observed: &Observations, records: &Records, other: &Run, run: &Run) 
     })
 }
 
-/// However busy the machine is, an attempt leaves its lane within this time after its end.
-const LEFT_MS: i64 = 3_000;
-
 /// When a lane is idle at the latest if its attempt ended at `end`. A worker that is stopped right then frees the lane
 /// after it continues. The worker's log tells the time, unless the worker was killed before.
 fn free_at(observed: &Observations, worker: &str, (run, attempt): (i64, u32), end: i64) -> i64 {
@@ -146,7 +143,7 @@ fn free_at(observed: &Observations, worker: &str, (run, attempt): (i64, u32), en
         .lanes
         .get(worker)
         .and_then(|lanes| lanes.left_at(run, attempt));
-    left.map_or(usual, |left| left.min(usual.max(end + LEFT_MS)))
+    left.map_or(usual, |left| left.min(usual.max(end + DELIVERY_MS)))
 }
 
 fn usually_free_at(observed: &Observations, worker: &str, end: i64) -> i64 {
@@ -293,10 +290,10 @@ mod tests {
         assert_eq!(discards(&left(1_350)), 1, "idle");
         let never = observed(vec![busy.clone(), met.clone()], entries.clone());
         assert_eq!(discards(&never), 1);
-        let met = ended(met.clone(), "discarded", AT + 3_700);
+        let met = ended(met.clone(), "discarded", AT + 2_700);
         let too_late = Observations {
             runs: vec![busy.clone(), met],
-            ..left(3_800)
+            ..left(2_800)
         };
         assert_eq!(discards(&too_late), 1, "a lane is free soon after an end");
     }

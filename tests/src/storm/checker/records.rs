@@ -56,7 +56,7 @@ const LONG_STANDSTILL_MS: i64 = 1_000;
 
 /// An undisturbed worker has journalled the end of an attempt, and the broker has the report, within this time on a
 /// busy machine.
-const DELIVERY_MS: i64 = 2_000;
+pub(super) const DELIVERY_MS: i64 = 2_000;
 
 /// Whether in this period the worker was killed, stopped or cut off, or its machine was halted.
 pub(super) fn is_disturbed(observed: &Observations, worker: &str, from: i64, to: i64) -> bool {
