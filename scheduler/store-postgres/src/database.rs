@@ -307,12 +307,13 @@ impl Database {
             if let Ok(answer) = timeout(LOOK_AFTER.min(left), &mut call).await {
                 return answer;
             }
+            let left = limit.saturating_sub(began.elapsed());
             let is_promoted = tokio::select! {
                 biased;
                 answer = &mut call => return answer,
-                is_promoted = self.promotions.was_after(began) => is_promoted,
+                looked = timeout(left, self.promotions.was_after(began)) => looked,
             };
-            if is_promoted {
+            if is_promoted.unwrap_or(false) {
                 break "the database was promoted, and the former primary does not answer"
                     .to_owned();
             }

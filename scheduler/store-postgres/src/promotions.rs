@@ -61,7 +61,7 @@ pub(crate) struct Promotions {
 struct Look {
     /// The last one that was seen.
     timeline: Option<String>,
-    began: Option<Instant>,
+    ended: Option<Instant>,
 }
 
 impl Promotions {
@@ -73,7 +73,7 @@ impl Promotions {
     ) -> Result<Self> {
         let look = Look {
             timeline: timeline(conn).await?,
-            began: None,
+            ended: None,
         };
         Ok(Self {
             connect,
@@ -85,9 +85,9 @@ impl Promotions {
     /// Whether there was a promotion after a call began. Connects to the server, unless another call just did.
     pub(crate) async fn was_after(&self, began: Instant) -> bool {
         let mut look = self.look.lock().await;
-        let has_looked = |look: &Look| look.began.is_some_and(|at| at.elapsed() < LOOK_AFTER);
-        if !self.last.is_after(began) && !has_looked(&look) {
-            look.began = Some(Instant::now());
+        // Those that waited for the lock meanwhile take the answer of this look.
+        let has_looked = look.ended.is_some_and(|at| at.elapsed() < LOOK_AFTER);
+        if !self.last.is_after(began) && !has_looked {
             // A server that cannot be reached, or refuses the statement, is no reason to end a call.
             let present = timeout(LOOK_TIMEOUT, self.present_timeline()).await;
             let present = present.ok().and_then(Result::ok).flatten();
@@ -100,6 +100,7 @@ impl Promotions {
                 look.timeline = present;
                 self.last.set_now();
             }
+            look.ended = Some(Instant::now());
         }
         self.last.is_after(began)
     }

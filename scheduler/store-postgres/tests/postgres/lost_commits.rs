@@ -209,6 +209,37 @@ async fn no_call_waits_for_a_silent_former_primary() {
     trigger(&store).await;
 }
 
+/// A look for a promotion takes as long as a call waits for it at most, however many calls wait for the same server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_end_in_time_at_a_server_that_is_silent_without_a_promotion() {
+    let server = Postgres::start().expect("starts");
+    let database = server.create_database().expect("creates a database");
+    let options = PgOptions {
+        call_timeout: Duration::from_secs(4),
+        ..PgOptions::default()
+    };
+    let store = PgStore::connect(&server.url(&database), options).await;
+    let store = Arc::new(store.expect("opens"));
+    let one = node(&store, "one").await;
+    server.pause().expect("stops");
+    // If each of them had a look of its own, one after the other, they would take two minutes.
+    let calls: Vec<_> = (0..40)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.renew_lease(one, 600_000, None).await })
+        })
+        .collect();
+    let all = async {
+        for call in calls {
+            let ended = call.await.expect("ends");
+            let error = ended.expect_err("the server is silent");
+            assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+        }
+    };
+    timeout(SOON, all).await.expect("in time");
+    server.resume().expect("continues");
+}
+
 /// It may be a former primary, which does not know to whom the present one has given the attempt since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_without_its_standby_drops_no_report() {
