@@ -216,6 +216,8 @@ async fn calls_end_in_time_at_a_server_that_is_silent_without_a_promotion() {
     let database = server.create_database().expect("creates a database");
     let options = PgOptions {
         call_timeout: Duration::from_secs(4),
+        // Nothing else ends them.
+        acquire_timeout: 10 * SOON,
         ..PgOptions::default()
     };
     let store = PgStore::connect(&server.url(&database), options).await;
