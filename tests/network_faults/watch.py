@@ -1,12 +1,36 @@
 """What happens to the machine, and what the schedulers show, while a fault lasts."""
 
+import http.client
+import json
+import os
+import socket
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 from base import Stopped, now_ms, run
 from cluster import SCHEDULERS, SILENT_MS
+
+
+DOCKER_SOCKET = "/var/run/docker.sock"
+
+
+def paused_containers():
+    """The ids of all paused containers. It is asked twice a second: with a process for each time, that costs a tenth of a core."""
+    if os.environ.get("DOCKER_HOST") or not os.path.exists(DOCKER_SOCKET):
+        return set(run("docker", "ps", "-q", "--no-trunc", "--filter", "status=paused", check=False).split())
+    filters = urllib.parse.quote('{"status":["paused"]}')
+    docker = http.client.HTTPConnection("docker", timeout=60)
+    docker.sock = socket.socket(socket.AF_UNIX)
+    try:
+        docker.sock.settimeout(60)
+        docker.sock.connect(DOCKER_SOCKET)
+        docker.request("GET", f"/containers/json?filters={filters}")
+        return {one["Id"] for one in json.load(docker.getresponse())}
+    finally:
+        docker.close()
 
 
 class Standstills(threading.Thread):
@@ -32,9 +56,11 @@ class Standstills(threading.Thread):
         while True:
             time.sleep(0.5)
             try:
-                paused = set(run("docker", "ps", "-q", "--no-trunc", "--filter", "status=paused", check=False).split())
+                paused = paused_containers()
             except Stopped:
                 return
+            except (OSError, ValueError, http.client.HTTPException):
+                paused = set()
             now = now_ms()
             with self.lock:
                 if now - last > 4000:

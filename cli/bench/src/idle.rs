@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use crate::report::{Report, cpu_seconds, resident_mb};
+use crate::report::{Report, cpu_seconds, mapped_mb, resident_mb};
 use crate::scratch_dir::ScratchDir;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -83,6 +83,8 @@ async fn add_cost(child: &Child, watch: Duration, report: &mut Report) -> Result
     report.add("CPU while idle", percent, "% of a core");
     let memory = resident_mb(&pid).context("no memory to be read")?;
     report.add("memory while idle", memory, "MB");
+    let mapped = mapped_mb(&pid).context("no memory to be read")?;
+    report.add("of it mapped from files", mapped, "MB");
     Ok(())
 }
 

@@ -96,8 +96,17 @@ pub(crate) fn cpu_seconds(who: &str) -> Option<f64> {
 
 /// Resident memory of a process, in megabytes.
 pub(crate) fn resident_mb(who: &str) -> Option<f64> {
+    status_mb(who, "VmRSS:")
+}
+
+/// The part of [`resident_mb`] that is mapped from files. Nearly all of it is the program, and the system can read it again.
+pub(crate) fn mapped_mb(who: &str) -> Option<f64> {
+    status_mb(who, "RssFile:")
+}
+
+fn status_mb(who: &str, field: &str) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{who}/status")).ok()?;
-    let line = status.lines().find(|l| l.starts_with("VmRSS:"))?;
+    let line = status.lines().find(|l| l.starts_with(field))?;
     line.split_whitespace()
         .nth(1)?
         .parse::<f64>()

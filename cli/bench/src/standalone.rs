@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::load::Load;
 use crate::noop::Noop;
 use crate::progress::wait;
-use crate::report::{Report, cpu_seconds, number, resident_mb};
+use crate::report::{Report, cpu_seconds, mapped_mb, number, resident_mb};
 use crate::scratch_dir::ScratchDir;
 use crate::{Handlers, Host};
 
@@ -50,7 +50,7 @@ pub(crate) async fn run(
     let cpu = cpu_seconds("self")
         .zip(before.1)
         .map(|(after, before)| after - before);
-    let memory = resident_mb("self");
+    let (memory, mapped) = (resident_mb("self"), mapped_mb("self"));
 
     let about = format!("{}, no-op native handler, {seconds} s", load.about);
     let mut report = Report::new(load.name, about);
@@ -60,6 +60,7 @@ pub(crate) async fn run(
         report.add("CPU", cpu / elapsed * 100.0, "% of a core");
     }
     report.add("memory", memory.unwrap_or_default(), "MB");
+    report.add("of it mapped from files", mapped.unwrap_or_default(), "MB");
     report.add_lateness(&measured);
     settle(server.store(), &load.jobs, &mut report).await?;
     let (runs, succeeded) = count(server.store()).await?;

@@ -10,6 +10,7 @@ use cueline_store::adapter::definitions::{
 };
 use cueline_store::adapter::parents::{ParentLinks, StoredLink};
 use cueline_store::adapter::script_bodies::with_scripts;
+use sqlx::FromRow as _;
 use sqlx::postgres::PgConnection;
 
 use crate::columns::job_ids;
@@ -73,10 +74,14 @@ impl Definitions {
         conn: &mut PgConnection,
         ids: &[i64],
     ) -> Result<JobsById> {
-        let rows: Vec<DefinitionRow> = sqlx::query_as(statement)
+        let rows = sqlx::query(statement)
             .bind(ids)
             .fetch_all(&mut *conn)
             .await?;
+        let rows: Vec<DefinitionRow<&str>> = rows
+            .iter()
+            .map(DefinitionRow::from_row)
+            .collect::<std::result::Result<_, _>>()?;
         let jobs = self.0.parse(rows);
         let with_scripts = with_scripts(&jobs);
         if with_scripts.is_empty() {

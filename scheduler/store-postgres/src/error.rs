@@ -32,6 +32,7 @@ impl From<StoreError> for Error {
 
 /// Conditions with their own handling, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod state {
+    pub(super) const UNIQUE_VIOLATION: &str = "23505";
     pub(super) const CHECK_VIOLATION: &str = "23514";
     pub(super) const SERIALIZATION_FAILURE: &str = "40001";
     pub(super) const DEADLOCK_DETECTED: &str = "40P01";
@@ -92,6 +93,11 @@ impl Error {
     /// Whether a statement, or its wait for a lock, exceeded its limit.
     pub(crate) fn is_timeout(&self) -> bool {
         self.has_state(&[state::LOCK_NOT_AVAILABLE, state::QUERY_CANCELED])
+    }
+
+    /// Whether another row has the same key.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.has_state(&[state::UNIQUE_VIOLATION])
     }
 
     /// Whether the day of a run has no partition.
@@ -261,6 +267,7 @@ mod tests {
     fn conflicts_timeouts_and_missing_partitions_are_recognised() {
         assert!(error_with("40P01").is_conflict());
         assert!(!error_with("55P03").is_conflict());
+        assert!(error_with("23505").is_taken());
         assert!(error_with("23514").is_missing_partition());
         assert!(error_with("55P03").is_timeout() && error_with("57014").is_timeout());
         assert!(!error_with("40P01").is_timeout());

@@ -2,19 +2,23 @@
 
 use cueline_model::Timestamp;
 use cueline_store::adapter::convert::to_i64;
-use cueline_store::adapter::fire_due::{
-    DueJob, DueJobRow, PlannedJobs, plan_due_jobs, runs_to_dispatch,
-};
+use cueline_store::adapter::fire_due::{DueJob, PlannedJobs, plan_due_jobs, runs_to_dispatch};
 use cueline_store::{FireDueRequest, FiredRuns, Planner};
+use sqlx::postgres::PgConnection;
 
 use crate::columns::column;
 use crate::error::Result;
+use crate::new_runs::FireTimes;
 use crate::{PgStore, nodes};
 
-/// Locks the due jobs. Skips jobs that another node is firing or a user is changing.
+/// Locks the due jobs, and lists them in their order. Skips jobs that another node is firing or a user is changing.
 pub(crate) const DUE: &str = "
-    SELECT job_id, version, next_fire_at, run_count, rules, excluded_from FROM job_due
-    WHERE next_fire_at <= $1 ORDER BY next_fire_at, job_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED";
+    WITH due AS MATERIALIZED (
+        SELECT job_id, version, next_fire_at, run_count, rules, excluded_from FROM job_due
+        WHERE next_fire_at <= $1 ORDER BY next_fire_at, job_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
+    SELECT coalesce(array_agg(job_id), '{}'), coalesce(array_agg(version), '{}'), coalesce(array_agg(next_fire_at), '{}'),
+        coalesce(array_agg(run_count), '{}'), coalesce(array_agg(rules), '{}'), coalesce(array_agg(excluded_from), '{}')
+    FROM due";
 
 pub(crate) const ADVANCE: &str = "
     UPDATE job_due SET next_fire_at = e.next_fire_at, run_count = e.run_count, excluded_from = e.excluded_from
@@ -27,18 +31,29 @@ impl PgStore {
         request: FireDueRequest,
         planner: &dyn Planner,
     ) -> Result<FiredRuns> {
+        match self.try_fire_due(request, planner, FireTimes::New).await {
+            // For example of a job whose schedule was changed and changed back.
+            Err(error) if error.is_taken() => {
+                let fire_times = FireTimes::MayBeTaken;
+                self.try_fire_due(request, planner, fire_times).await
+            }
+            fired => fired,
+        }
+    }
+
+    async fn try_fire_due(
+        &self,
+        request: FireDueRequest,
+        planner: &dyn Planner,
+        fire_times: FireTimes,
+    ) -> Result<FiredRuns> {
         let mut tx = self.db.write().await?;
         let now = tx.now;
         nodes::require(&mut tx, request.node).await?;
-        let due: Vec<DueJobRow> = sqlx::query_as(DUE)
-            .bind(now.plus_ms(request.horizon_ms).as_millis())
-            .bind(to_i64(request.limit))
-            .fetch_all(&mut *tx)
-            .await?;
+        let due = due_jobs(&mut tx, now.plus_ms(request.horizon_ms), request.limit).await?;
         if due.is_empty() {
             return Ok(FiredRuns::default());
         }
-        let due: Vec<DueJob> = due.into_iter().map(DueJob::from).collect();
         let versions = due.iter().map(|job| (job.id, job.version));
         let jobs = self.definitions.get_due(&mut tx, versions).await?;
         let needed = due.iter().map(|job| job.rules).max().unwrap_or_default();
@@ -51,7 +66,7 @@ impl PgStore {
             skipped_by_quota,
         } = plan_due_jobs(&due, (&jobs, &rules), &mut live, &request, planner, now);
         let planned_jobs = advances.len();
-        let left_out = match self.insert_runs(&mut tx, &mut runs).await {
+        let left_out = match self.insert_runs(&mut tx, &mut runs, fire_times).await {
             Ok(left_out) => left_out,
             Err(error) => {
                 tx.roll_back().await;
@@ -78,4 +93,36 @@ impl PgStore {
             skipped_by_quota,
         })
     }
+}
+
+/// The columns of [`DUE`].
+type DueColumns = (
+    Vec<i64>,
+    Vec<i64>,
+    Vec<i64>,
+    Vec<i64>,
+    Vec<i64>,
+    Vec<Option<i64>>,
+);
+
+/// Locks and reads the jobs that are due until `until`.
+async fn due_jobs(conn: &mut PgConnection, until: Timestamp, limit: usize) -> Result<Vec<DueJob>> {
+    let (ids, versions, next_fires, run_counts, rules, excluded): DueColumns = sqlx::query_as(DUE)
+        .bind(until.as_millis())
+        .bind(to_i64(limit))
+        .fetch_one(conn)
+        .await?;
+    let columns = ids.into_iter().zip(versions).zip(next_fires);
+    let columns = columns.zip(run_counts).zip(rules).zip(excluded);
+    let due = columns.map(
+        |(((((id, version), next_fire_at), run_count), rules), excluded_from)| DueJob {
+            id,
+            version,
+            next_fire_at,
+            run_count,
+            rules,
+            excluded_from,
+        },
+    );
+    Ok(due.collect())
 }

@@ -28,6 +28,7 @@ use crate::database::WriteTx;
 use crate::error::Result;
 use crate::job_writes::LOCK;
 use crate::job_writes::wait_for_live_runs;
+use crate::new_runs::FireTimes;
 use crate::{PgStore, audit, waiting_runs};
 
 const REVISION: &str = "SELECT revision FROM fire_rules";
@@ -120,7 +121,8 @@ impl PgStore {
         let versions = rows.iter().map(|row| (row.0, row.1));
         let known = self.definitions.get(&mut *tx, versions).await?;
         let mut runs = account_excluded(&rows, &known, rules, now);
-        self.insert_runs(tx, &mut runs).await?;
+        self.insert_runs(tx, &mut runs, FireTimes::MayBeTaken)
+            .await?;
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 pub(crate) mod limits;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
-use cueline_model::{AttemptId, RunId, Timestamp};
+use cueline_model::{AttemptId, Timestamp};
 use cueline_store::adapter::lanes::{
     LaneFacts, LaneGroup, after_mark, before_mark, lane_groups, marked_if_idle, may_be_marked,
 };
@@ -25,18 +25,22 @@ use crate::lanes::lane_kind;
 /// The statement sees the job version from its start. A concurrent change of the version also ends the claims of
 /// waiting runs. PostgreSQL checks a changed row again, so the run is refused. But the node may have claimed the run
 /// again meanwhile. [`LOST`](crate::lanes::LOST) finds that case.
+///
+/// The time is read once, and the answer is one row with lists. For each run, both would cost as much as a lookup.
 macro_rules! begin {
     ($also:literal) => {
         concat!(
-            "UPDATE run_live l SET state = 1, executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
-                dispatched_at = coalesce($7, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), maybe_published = false,
-                published_group = NULL
+            "WITH marked AS (UPDATE run_live l SET state = 1,
+                executor = ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]],
+                dispatched_at = (SELECT coalesce($7, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)),
+                maybe_published = false, published_group = NULL
             WHERE l.id = ANY ($1::bigint[]) AND l.state = 0 AND l.claimed_by = $6
                 AND l.attempt = ($2::integer[])[width_bucket(l.id, $1::bigint[])]
                 AND ($3::bigint[])[width_bucket(l.id, $1::bigint[])]
                     = (SELECT d.version FROM job_due d WHERE d.job_id = l.job_id)",
             $also,
-            " RETURNING l.id, l.attempt"
+            " RETURNING l.id, l.attempt)
+            SELECT coalesce(array_agg(id), '{}'), coalesce(array_agg(attempt), '{}') FROM marked"
         )
     };
 }
@@ -109,6 +113,9 @@ impl PgStore {
             let groups = lane_groups(&first);
             self.mark(node, Mark::IfIdle, &first, &groups).await?
         };
+        if marked.len() == requests.len() {
+            return Ok(kept);
+        }
         let rest = requests.iter().filter(|r| !marked.contains(&r.attempt));
         let rest: Vec<DispatchRequest> = rest.cloned().collect();
         if rest.is_empty() {
@@ -215,8 +222,8 @@ impl PgStore {
         if mark == Mark::IfIdle {
             query = query.bind(columns.lanes);
         }
-        let marked: Vec<(i64, i32)> = query.fetch_all(conn).await?;
-        Ok(marked.into_iter().map(attempt_id).collect())
+        let (ids, attempts): (Vec<i64>, Vec<i32>) = query.fetch_one(conn).await?;
+        Ok(ids.into_iter().zip(attempts).map(attempt_id).collect())
     }
 
     /// Takes back the marks that are lost, and returns those that stay. `seen` is what was visible after the marks: the
@@ -286,10 +293,13 @@ impl PgStore {
     }
 }
 
-/// The attempts of a set, each once, in the order of the requests.
+/// The attempts of a set, each once, in the order of the requests. All of them have a request.
 fn in_order(requests: &[DispatchRequest], attempts: &HashSet<AttemptId>) -> Vec<AttemptId> {
-    let mut seen = HashSet::with_capacity(attempts.len());
     let ids = requests.iter().map(|request| request.attempt);
+    if attempts.len() == requests.len() {
+        return ids.collect();
+    }
+    let mut seen = HashSet::with_capacity(attempts.len());
     ids.filter(|id| attempts.contains(id) && seen.insert(*id))
         .collect()
 }
@@ -318,11 +328,12 @@ struct DispatchColumns<'a> {
 
 impl<'a> DispatchColumns<'a> {
     fn of(requests: impl Iterator<Item = &'a DispatchRequest>) -> Self {
-        let by_run: BTreeMap<RunId, &DispatchRequest> =
-            requests.map(|r| (r.attempt.run, r)).collect();
+        let mut by_run: Vec<&DispatchRequest> = requests.collect();
+        by_run.sort_by_key(|request| request.attempt.run);
+        by_run.dedup_by_key(|request| request.attempt.run);
         let mut positions = HashMap::<&str, i32>::new();
         let mut columns = Self::default();
-        for request in by_run.into_values() {
+        for request in by_run {
             let name = request.executor.as_str();
             let position = *positions.entry(name).or_insert_with(|| {
                 columns.names.push(name);

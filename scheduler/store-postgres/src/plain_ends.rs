@@ -32,7 +32,7 @@ pub(crate) const END_PLAIN: &str = end_runs!(
         ($12::text[])[($11::integer[])[width_bucket(l.id, $1::bigint[])]] AS reason,
         ($14::text[])[($13::integer[])[width_bucket(l.id, $1::bigint[])]] AS result",
     within: "AND run.id BETWEEN $15 AND $16",
-    then: "SELECT id, job_id FROM done"
+    then: "SELECT coalesce(array_agg(id), '{}'), coalesce(array_agg(job_id), '{}') FROM done"
 );
 
 impl PgStore {
@@ -64,7 +64,7 @@ impl PgStore {
         let now = tx.now;
         let days: BTreeSet<Day> = ends.iter().map(|end| Day::of_run(run(end))).collect();
         share_old_days(&mut tx, &days, now).await?;
-        let ended: Vec<(i64, i64)> = sqlx::query_as(END_PLAIN)
+        let (runs, jobs): (Vec<i64>, Vec<i64>) = sqlx::query_as(END_PLAIN)
             .bind(column(ends, run))
             .bind(column(ends, |end| to_i32(end.attempt.attempt)))
             .bind(executors.positions)
@@ -81,10 +81,10 @@ impl PgStore {
             .bind(outputs)
             .bind(low)
             .bind(high)
-            .fetch_all(&mut *tx)
+            .fetch_one(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(ended.into_iter().collect())
+        Ok(runs.into_iter().zip(jobs).collect())
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -295,7 +295,9 @@ impl Namespace {
 
 impl Default for Namespace {
     fn default() -> Self {
-        Self(Self::DEFAULT.into())
+        // Nearly all names are in it, so each definition that is read asks for it several times.
+        static SHARED: LazyLock<Arc<str>> = LazyLock::new(|| Namespace::DEFAULT.into());
+        Self(Arc::clone(&SHARED))
     }
 }
 

@@ -20,7 +20,7 @@ pub type JobsById = HashMap<i64, Arc<Job>>;
 ///
 /// A pause or a resume writes a column, not the text, so it keeps fields of the text that this program does not know. A
 /// deleted job has no such column any more.
-pub type DefinitionRow = (i64, i64, String, String, Option<bool>);
+pub type DefinitionRow<T = String> = (i64, i64, T, T, Option<bool>);
 
 /// The most unreadable definitions whose error is remembered. They are forgotten before they would exceed this number.
 const MAX_REPORTED: usize = 10_000;
@@ -56,14 +56,16 @@ impl DefinitionCache {
     }
 
     /// Parses definitions. An unreadable one is left out and stops only its own job. [`keep`](Self::keep) follows.
-    pub fn parse(&self, rows: impl IntoIterator<Item = DefinitionRow>) -> Vec<Job> {
+    pub fn parse<T: AsRef<str>>(
+        &self,
+        rows: impl IntoIterator<Item = DefinitionRow<T>>,
+    ) -> Vec<Arc<Job>> {
         let rows = rows.into_iter();
-        // A definition is large, so the list is not moved while it grows.
         let mut found = Vec::with_capacity(rows.size_hint().0);
         for (id, version, name, definition, enabled) in rows {
-            match parse(id, version, &definition, enabled) {
+            match parse(id, version, definition.as_ref(), enabled) {
                 Ok(job) => found.push(job),
-                Err(error) => self.report(id, version, &name, &error),
+                Err(error) => self.report(id, version, name.as_ref(), &error),
             }
         }
         found
@@ -101,14 +103,14 @@ impl DefinitionCache {
     }
 
     /// Caches and returns jobs, with the texts of the scripts that they use. A job without its text is left out.
-    pub fn keep(&self, jobs: Vec<Job>, uses: &[UseRow], bodies: &ScriptBodies) -> JobsById {
+    pub fn keep(&self, jobs: Vec<Arc<Job>>, uses: &[UseRow], bodies: &ScriptBodies) -> JobsById {
         let versions: HashMap<i64, (i64, i64)> =
             uses.iter().map(|use_| (use_.0, (use_.1, use_.2))).collect();
         let mut found = HashMap::with_capacity(jobs.len());
         for mut job in jobs {
             let id = job.id.0;
             // A deleted job has its definition, and uses no script any more.
-            if let HandlerSpec::Script(script) = &mut job.spec.handler
+            if job.spec.script().is_some()
                 && let Some(key) = versions.get(&id)
             {
                 let Some(body) = bodies.get(key) else {
@@ -119,17 +121,18 @@ impl DefinitionCache {
                     self.report(id, job.version, job.spec.name.as_str(), &error);
                     continue;
                 };
-                script.loaded = LoadedScript(Some(Arc::clone(body)));
+                // Nobody else has the job yet, so it is not copied.
+                if let HandlerSpec::Script(script) = &mut Arc::make_mut(&mut job).spec.handler {
+                    script.loaded = LoadedScript(Some(Arc::clone(body)));
+                }
             }
-            found.insert(id, Arc::new(job));
+            found.insert(id, job);
         }
         let mut cached = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.len() + found.len() > MAX_CACHED {
             cached.clear();
         }
-        for (id, job) in &found {
-            cached.insert(*id, Arc::clone(job));
-        }
+        cached.extend(found.iter().map(|(id, job)| (*id, Arc::clone(job))));
         found
     }
 
@@ -163,19 +166,20 @@ impl DefinitionCache {
     }
 }
 
+/// The job in its final place: a definition is large, and moves of a batch would cost as much as a third of its parsing.
 fn parse(
     id: i64,
     version: i64,
     definition: &str,
     enabled: Option<bool>,
-) -> Result<Job, StoreError> {
+) -> Result<Arc<Job>, StoreError> {
     let spec = parse_definition(definition, enabled)
         .map_err(|e| corrupt(format!("failed to read the definition of job {id}"), e))?;
-    Ok(Job {
+    Ok(Arc::new(Job {
         id: JobId(id),
         version,
         spec,
-    })
+    }))
 }
 
 /// A definition from its text. `enabled` is the column, which comes before the text.

@@ -30,22 +30,6 @@ pub struct DueJob {
     pub excluded_from: Option<i64>,
 }
 
-/// The columns of a [`DueJob`].
-pub type DueJobRow = (i64, i64, i64, i64, i64, Option<i64>);
-
-impl From<DueJobRow> for DueJob {
-    fn from((id, version, next_fire_at, run_count, rules, excluded_from): DueJobRow) -> Self {
-        Self {
-            id,
-            version,
-            next_fire_at,
-            run_count,
-            rules,
-            excluded_from,
-        }
-    }
-}
-
 /// The schedule of a job after it fired.
 #[derive(Debug, Clone, Copy)]
 pub struct Advance {

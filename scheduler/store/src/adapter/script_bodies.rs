@@ -30,7 +30,7 @@ pub fn language(word: &str) -> Result<Interpreter, StoreError> {
 }
 
 /// The jobs of these that use a script.
-pub fn with_scripts(jobs: &[Job]) -> Vec<i64> {
+pub fn with_scripts(jobs: &[Arc<Job>]) -> Vec<i64> {
     let with = jobs.iter().filter(|job| job.spec.script().is_some());
     with.map(|job| job.id.0).collect()
 }

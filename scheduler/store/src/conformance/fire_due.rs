@@ -168,11 +168,17 @@ pub async fn fire_time_is_unique(fixture: &Fixture) {
     let second = fixture.store.fire_due(request(node), &Stuck(at)).await;
     let second = second.expect("leaves alone what is there");
     assert_eq!((second.due_jobs, second.runs.len()), (2, 0));
+    // Taken fire times hold no new one of the same call back.
+    fixture.apply(&[each_second("b")]).await;
+    fixture.clock.advance(1_000);
+    let third = fixture.store.fire_due(request(node), &Stuck(at)).await;
+    let third = third.expect("writes what is new");
+    assert_eq!((third.due_jobs, third.runs.len()), (3, 1));
     let all = RunFilter {
         limit: 100,
         ..RunFilter::default()
     };
-    assert_eq!(fixture.store.runs(&all).await.expect("lists").len(), 4);
+    assert_eq!(fixture.store.runs(&all).await.expect("lists").len(), 5);
 }
 
 pub(super) struct Skips;

@@ -1,6 +1,5 @@
 //! The statements that write many rows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The most rows that one statement writes.
@@ -77,37 +76,38 @@ impl RowsStatement {
     }
 }
 
-/// The transactions that write up to [`FEW_ROWS`] entries: whether they remove triggers, their rows of triggers and of entries.
-/// There are at most 24.
+/// The transactions that write one entry, or up to [`FEW_ROWS`].
+///
+/// Each has all statements, whether there are triggers or not. With one for each case, an executor would hold dozens of prepared
+/// statements, and a process may have hundreds of executors.
 #[derive(Debug, Default)]
-pub(super) struct FewRowsTransactions(HashMap<(bool, usize, usize), Arc<str>>);
+pub(super) struct FewRowsTransactions {
+    one: Option<Arc<str>>,
+    few: Option<Arc<str>>,
+}
 
 impl FewRowsTransactions {
-    /// The transaction of these statements. Those of triggers are left out if there is nothing to do.
+    /// The number of rows in the transaction that writes so many entries.
+    pub(super) const fn rows(entries: usize) -> usize {
+        if entries <= 1 { 1 } else { FEW_ROWS }
+    }
+
+    /// The transaction that removes triggers and then writes these rows of triggers and entries.
     pub(super) fn text(
         &mut self,
-        removes: bool,
-        triggers: Option<&(usize, Arc<str>)>,
-        entries: &(usize, Arc<str>),
+        rows: usize,
+        triggers: &mut RowsStatement,
+        entries: &mut RowsStatement,
     ) -> Arc<str> {
-        let key = (removes, triggers.map_or(0, |t| t.0), entries.0);
-        let make = || {
-            let delete = removes.then_some(DELETE_TRIGGERS);
-            let add = triggers.map(|(_, text)| text.as_ref());
-            let steps = [
-                Some("BEGIN IMMEDIATE"),
-                delete,
-                add,
-                Some(&entries.1),
-                Some("COMMIT"),
-            ];
-            steps
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join("; ")
-                .into()
+        let text = if rows == 1 {
+            &mut self.one
+        } else {
+            &mut self.few
         };
-        self.0.entry(key).or_insert_with(make).clone()
+        let make = || {
+            let (add, write) = (triggers.text(rows), entries.text(rows));
+            format!("BEGIN IMMEDIATE; {DELETE_TRIGGERS}; {add}; {write}; COMMIT").into()
+        };
+        text.get_or_insert_with(make).clone()
     }
 }

@@ -9,7 +9,7 @@ use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
 use super::file::{Journal, execute};
 use super::keys::{StoreNumbers, json_array};
-use super::statements::{DELETE_TRIGGERS, FEW_ROWS, MAX_ROWS};
+use super::statements::{DELETE_TRIGGERS, FEW_ROWS, FewRowsTransactions, MAX_ROWS};
 use super::waiting::{NewTrigger, WaitingChanges};
 
 impl Journal {
@@ -79,20 +79,14 @@ impl Journal {
         entries: &[Entry],
         changes: &WaitingChanges<'_>,
     ) -> Result<(), sqlx::Error> {
-        let added = (!changes.added.is_empty()).then(|| {
-            let rows = changes.added.len().next_power_of_two();
-            (rows, self.insert_triggers.text(rows))
-        });
-        let rows = entries.len().next_power_of_two();
-        let entries_text = (rows, self.insert_entries.text(rows));
-        let removes = !changes.removed.is_empty();
-        let text = self.few_rows.text(removes, added.as_ref(), &entries_text);
-        let mut query = sqlx::query::<Sqlite>(AssertSqlSafe(text));
-        if removes {
-            query = query.bind(json_array(changes.removed.iter().copied()));
-        }
-        let query = bind_triggers(query, &changes.added);
-        let query = bind_entries(query, entries, &self.stores);
+        let rows = FewRowsTransactions::rows(entries.len());
+        let text = self
+            .few_rows
+            .text(rows, &mut self.insert_triggers, &mut self.insert_entries);
+        let query = sqlx::query::<Sqlite>(AssertSqlSafe(text))
+            .bind(json_array(changes.removed.iter().copied()));
+        let query = bind_triggers(query, &changes.added, rows);
+        let query = bind_entries(query, entries, rows, &self.stores);
         execute(&mut self.connection, query).await.map(drop)
     }
 
@@ -139,16 +133,17 @@ impl Journal {
     }
 
     async fn write_triggers(&mut self, triggers: &[NewTrigger<'_>]) -> Result<(), sqlx::Error> {
-        let text = self
-            .insert_triggers
-            .text(triggers.len().next_power_of_two());
-        let query = bind_triggers(sqlx::query(AssertSqlSafe(text)), triggers);
+        let rows = triggers.len().next_power_of_two();
+        let text = self.insert_triggers.text(rows);
+        let query = bind_triggers(sqlx::query(AssertSqlSafe(text)), triggers, rows);
         execute(&mut self.connection, query).await.map(drop)
     }
 
     async fn write_chunk(&mut self, entries: &[Entry]) -> Result<(), sqlx::Error> {
-        let text = self.insert_entries.text(entries.len().next_power_of_two());
-        let query = bind_entries(sqlx::query(AssertSqlSafe(text)), entries, &self.stores);
+        let rows = entries.len().next_power_of_two();
+        let text = self.insert_entries.text(rows);
+        let query = sqlx::query(AssertSqlSafe(text));
+        let query = bind_entries(query, entries, rows, &self.stores);
         execute(&mut self.connection, query).await.map(drop)
     }
 }
@@ -156,13 +151,13 @@ impl Journal {
 type SqliteQuery<'q> = Query<'q, Sqlite, SqliteArguments>;
 
 /// Binds the rows of [`RowsStatement::triggers`](super::statements::RowsStatement::triggers).
-fn bind_triggers<'q>(mut query: SqliteQuery<'q>, triggers: &[NewTrigger<'q>]) -> SqliteQuery<'q> {
-    if triggers.is_empty() {
-        return query;
-    }
+fn bind_triggers<'q>(
+    mut query: SqliteQuery<'q>,
+    triggers: &[NewTrigger<'q>],
+    rows: usize,
+) -> SqliteQuery<'q> {
     // Rows without a key are left out.
-    let filling = triggers.len().next_power_of_two() - triggers.len();
-    let filling = std::iter::repeat_n(None, filling);
+    let filling = std::iter::repeat_n(None, rows - triggers.len());
     for new in triggers.iter().map(Some).chain(filling) {
         query = query
             .bind(new.map(|new| new.key))
@@ -176,13 +171,14 @@ fn bind_triggers<'q>(mut query: SqliteQuery<'q>, triggers: &[NewTrigger<'q>]) ->
 fn bind_entries<'q>(
     mut query: SqliteQuery<'q>,
     entries: &'q [Entry],
+    rows: usize,
     stores: &StoreNumbers,
 ) -> SqliteQuery<'q> {
     let Some(last) = entries.last() else {
         return query;
     };
     // The rest is filled with the last entry, because writing it again changes nothing.
-    let filling = std::iter::repeat_n(last, entries.len().next_power_of_two() - entries.len());
+    let filling = std::iter::repeat_n(last, rows - entries.len());
     for entry in entries.iter().chain(filling) {
         query = query
             .bind(stores.key(entry.key.run))
