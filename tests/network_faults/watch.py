@@ -13,14 +13,20 @@ import urllib.request
 from base import Stopped, now_ms, run
 from cluster import SCHEDULERS, SILENT_MS
 
-
 DOCKER_SOCKET = "/var/run/docker.sock"
 
 
 def paused_containers():
     """The ids of all paused containers. It is asked twice a second: with a process for each time, that costs a tenth of a core."""
-    if os.environ.get("DOCKER_HOST") or not os.path.exists(DOCKER_SOCKET):
-        return set(run("docker", "ps", "-q", "--no-trunc", "--filter", "status=paused", check=False).split())
+    try:
+        if not os.environ.get("DOCKER_HOST"):
+            return paused_by_socket()
+    except (OSError, ValueError, http.client.HTTPException):
+        pass
+    return set(run("docker", "ps", "-q", "--no-trunc", "--filter", "status=paused", check=False).split())
+
+
+def paused_by_socket():
     filters = urllib.parse.quote('{"status":["paused"]}')
     docker = http.client.HTTPConnection("docker", timeout=60)
     docker.sock = socket.socket(socket.AF_UNIX)
@@ -28,7 +34,10 @@ def paused_containers():
         docker.sock.settimeout(60)
         docker.sock.connect(DOCKER_SOCKET)
         docker.request("GET", f"/containers/json?filters={filters}")
-        return {one["Id"] for one in json.load(docker.getresponse())}
+        response = docker.getresponse()
+        if response.status != 200:
+            raise OSError(f"Docker answered {response.status}")
+        return {one["Id"] for one in json.load(response)}
     finally:
         docker.close()
 
@@ -59,8 +68,6 @@ class Standstills(threading.Thread):
                 paused = paused_containers()
             except Stopped:
                 return
-            except (OSError, ValueError, http.client.HTTPException):
-                paused = set()
             now = now_ms()
             with self.lock:
                 if now - last > 4000:
