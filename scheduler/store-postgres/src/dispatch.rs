@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::{PgStore, follow_ups, nodes};
 
 /// For attempts with the same number. Nearly always all are first attempts. The claim stays, but means nothing:
-/// removing it would cost an entry in each index.
+/// removing it would cost an entry in each index. The time is read once, as in [`BEGIN`](crate::marks::BEGIN).
 pub(crate) const CONFIRM: &str = "
     UPDATE run_live l SET state = 2, queued_at = (SELECT coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
     WHERE l.id = ANY ($1) AND l.attempt = $2 AND l.state = 1";

@@ -96,7 +96,7 @@ impl Error {
     }
 
     /// Whether another row has the same key.
-    pub(crate) fn is_taken(&self) -> bool {
+    pub(crate) fn is_unique_violation(&self) -> bool {
         self.has_state(&[state::UNIQUE_VIOLATION])
     }
 
@@ -267,7 +267,7 @@ mod tests {
     fn conflicts_timeouts_and_missing_partitions_are_recognised() {
         assert!(error_with("40P01").is_conflict());
         assert!(!error_with("55P03").is_conflict());
-        assert!(error_with("23505").is_taken());
+        assert!(error_with("23505").is_unique_violation());
         assert!(error_with("23514").is_missing_partition());
         assert!(error_with("55P03").is_timeout() && error_with("57014").is_timeout());
         assert!(!error_with("40P01").is_timeout());

@@ -32,8 +32,9 @@ impl PgStore {
         planner: &dyn Planner,
     ) -> Result<FiredRuns> {
         match self.try_fire_due(request, planner, FireTimes::New).await {
-            // For example of a job whose schedule was changed and changed back.
-            Err(error) if error.is_taken() => {
+            // For example of a job whose schedule was changed and changed back. PostgreSQL logs this as an error.
+            Err(error) if error.is_unique_violation() => {
+                tracing::info!("fire times of due jobs have runs already; they are left out");
                 let fire_times = FireTimes::MayBeTaken;
                 self.try_fire_due(request, planner, fire_times).await
             }

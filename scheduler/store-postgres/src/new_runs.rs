@@ -84,7 +84,7 @@ const ADD_RUN_COUNTS: &str = "
 /// Whether the fire times of new runs may have runs already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FireTimes {
-    /// None has one. Otherwise the call fails, see [`Error::is_taken`], and nothing is written. PostgreSQL writes a row twice as
+    /// None has one. Otherwise the call fails, see [`Error::is_unique_violation`], and nothing is written. PostgreSQL writes a row twice as
     /// fast if it does not have to leave it out on a conflict.
     New,
     /// Runs of those that have one are left out.

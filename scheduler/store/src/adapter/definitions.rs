@@ -121,7 +121,7 @@ impl DefinitionCache {
                     self.report(id, job.version, job.spec.name.as_str(), &error);
                     continue;
                 };
-                // Nobody else has the job yet, so it is not copied.
+                // This is the only reference yet, so the job is not copied.
                 if let HandlerSpec::Script(script) = &mut Arc::make_mut(&mut job).spec.handler {
                     script.loaded = LoadedScript(Some(Arc::clone(body)));
                 }
