@@ -377,6 +377,45 @@ fn cases() -> ProptestConfig {
     ProptestConfig::with_cases(cases.unwrap_or(600))
 }
 
+/// A trigger without an answer, behind a mark of a lost node that is older. The job has moved, so each may be at another
+/// executor than the other: the trigger waits, and the mark is published first.
+#[test]
+fn an_older_mark_of_a_lost_node_comes_before_a_trigger_without_an_answer() {
+    let ask = Ask {
+        picks: u8::MAX,
+        executor: 2,
+        follows: false,
+    };
+    let add = |at, node| Step::Add {
+        lane: 0,
+        at,
+        jitter: 0,
+        node,
+    };
+    let mut cluster = Cluster::new([None, None]);
+    cluster.apply(&add(0, 1));
+    for _ in 0..4 {
+        cluster.apply(&Step::Advance(1, ask));
+    }
+    cluster.apply(&add(-1, 2));
+    // It looks, decides and marks.
+    for _ in 0..3 {
+        cluster.apply(&Step::Advance(2, ask));
+    }
+    let answer = Answer::None {
+        is_published: false,
+    };
+    for step in [
+        Step::Publish(1, answer),
+        Step::Move(0),
+        Step::Lose(2),
+        Step::Claim(1),
+    ] {
+        cluster.apply(&step);
+    }
+    cluster.check_progress();
+}
+
 proptest! {
     #![proptest_config(cases())]
 

@@ -58,6 +58,8 @@ enum Call {
 pub(super) struct Node {
     pub(super) id: u32,
     call: Call,
+    /// Triggers without an answer and new runs are asked for by two stages. In the model they take turns.
+    is_turn_of_unanswered: bool,
     /// Accepted attempts that are not published yet.
     pub(super) pending: Vec<AttemptId>,
     /// Attempts whose trigger had no answer.
@@ -81,6 +83,7 @@ impl Node {
         Self {
             id,
             call: Call::None,
+            is_turn_of_unanswered: false,
             pending: Vec::new(),
             unanswered: BTreeSet::new(),
             unconfirmed: Vec::new(),
@@ -171,7 +174,8 @@ impl Node {
             let run = rows.at_attempt(*id);
             run.is_some_and(|run| run.is_dispatching() && run.claimed_by == Some(self.id))
         });
-        if !self.unanswered.is_empty() {
+        self.is_turn_of_unanswered = !self.is_turn_of_unanswered && !self.unanswered.is_empty();
+        if self.is_turn_of_unanswered {
             let runs = rows.runs.iter();
             let runs = runs.filter(|run| self.unanswered.contains(&run.attempt_id()));
             let again = runs.map(|run| rows.request(run, run.executor, true));
