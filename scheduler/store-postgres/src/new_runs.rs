@@ -1,6 +1,6 @@
 //! Writes new runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cueline_model::{ExecutorName, RunKind, RunState, Timestamp};
 use cueline_store::adapter::convert::without_nul;
@@ -62,12 +62,10 @@ pub(crate) const INSERT_LIVE: &str = "
             $9::bigint[])
         e (id, job_id, kind, due_at, claimed_by, delays_next_fire, executor, shard_index, fire_at)";
 
-/// The new runs. The flag says whether this run, not an earlier one, has the fire time and shard.
-pub(crate) const WRITTEN: &str = "
-    SELECT e.id, r.id = e.id
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::integer[]) e (id, fire_key, job_id, kind, shard_index)
-        JOIN run r ON r.fire_key = e.fire_key AND r.job_id = e.job_id AND r.kind = e.kind AND r.shard_index = e.shard_index
-            AND r.id BETWEEN $6 AND $7 AND r.id / 10000000000 = e.id / 10000000000";
+/// The runs with these ids. It joins nothing: within the transaction that has written thousands of rows into a nearly empty
+/// partition, the planner does not know of them, and may compare each row with each other one.
+pub(crate) const WITH_IDS: &str = "
+    SELECT id, fire_key, job_id, kind, shard_index FROM run WHERE id = ANY ($1) AND id BETWEEN $2 AND $3";
 
 const INSERT_SKIP_EVENTS: &str = "
     INSERT INTO run_event (run_id, at, attempt, event, detail)
@@ -261,21 +259,29 @@ async fn insert_live(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<()> {
 /// The ids of runs that were not written, because their fire times already have runs.
 async fn find_left_out(conn: &mut PgConnection, runs: &[&NewRun]) -> Result<BTreeSet<i64>> {
     let (low, high) = id_range(runs.iter().map(|r| r.id));
-    let found: Vec<(i64, bool)> = sqlx::query_as(WRITTEN)
+    let found: Vec<(i64, i64, i64, i16, i32)> = sqlx::query_as(WITH_IDS)
         .bind(column(runs, |r| r.id))
-        .bind(column(runs, |r| r.fire_key))
-        .bind(column(runs, |r| r.job.id.0))
-        .bind(column(runs, |r| kind_code(r)))
-        .bind(column(runs, |r| to_i32(r.shard.index)))
-        .bind(Day::of_run(low).ids().0)
-        .bind(Day::of_run(high).ids().1 - 1)
+        .bind(low)
+        .bind(high)
         .fetch_all(conn)
         .await?;
-    if found.len() < runs.len() {
-        return Err(repeated_ids().into());
+    let found = found
+        .into_iter()
+        .map(|(id, fire_key, job, kind, shard)| (id, (Some(fire_key), job, kind, shard)));
+    let found: HashMap<i64, _> = found.collect();
+    let mut left_out = BTreeSet::new();
+    for run in runs {
+        let shard = to_i32(run.shard.index);
+        match found.get(&run.id) {
+            Some(key) if *key == (run.fire_key, run.job.id.0, kind_code(run), shard) => {}
+            // It is another run, so this one was left out for its id, and its fire time may have no run.
+            Some(_) => return Err(repeated_ids().into()),
+            None => {
+                left_out.insert(run.id);
+            }
+        }
     }
-    let others = found.into_iter().filter(|(_, written)| !written);
-    Ok(others.map(|(id, _)| id).collect())
+    Ok(left_out)
 }
 
 /// An error because the sequence has restarted within a day. The next call gets other numbers.

@@ -168,6 +168,21 @@ impl Postgres {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
+    /// What the server's log says of one database, such as the statements that failed.
+    pub fn log_of(&self, database: &str) -> String {
+        let prefix = format!("{database} ");
+        let mut is_of_database = false;
+        let log = self.log();
+        // A statement has more lines, which begin with a tab.
+        let lines = log.lines().filter(|line| {
+            if !line.starts_with('\t') {
+                is_of_database = line.starts_with(&prefix);
+            }
+            is_of_database
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// The port it listens on, on the loopback address.
     pub const fn port(&self) -> u16 {
         self.port

@@ -296,7 +296,10 @@ async fn in_a_cluster(broker: String) -> Result<()> {
     };
     let folder = server.cluster.folder.path();
     let tested = no_backlog_holds_back_another_job(&server, folder).await;
-    tested.with_context(|| server.cluster.logs())
+    tested.with_context(|| {
+        let database = server.postgres.log_of(&server.database);
+        format!("{}PostgreSQL:\n{database}", server.cluster.logs())
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
