@@ -62,8 +62,8 @@ pub(crate) const INSERT_LIVE: &str = "
             $9::bigint[])
         e (id, job_id, kind, due_at, claimed_by, delays_next_fire, executor, shard_index, fire_at)";
 
-/// The runs with these ids. It joins nothing: within the transaction that has written thousands of rows into a nearly empty
-/// partition, the planner does not know of them, and may compare each row with each other one.
+/// The runs with these ids. It joins nothing, because the statistics may be older than the thousands of rows of its
+/// transaction. A join planned for a nearly empty partition compares each new row with each other one.
 pub(crate) const WITH_IDS: &str = "
     SELECT id, fire_key, job_id, kind, shard_index FROM run WHERE id = ANY ($1) AND id BETWEEN $2 AND $3";
 
