@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use cueline_broker::Settlement;
+use cueline_broker::{Receipt, Settlement};
 use cueline_model::{Outcome, OutcomeKind};
 use cueline_protocol::Trigger;
 use tokio::time::Instant;
 
-use super::decisions::{Decisions, StartableAttempt};
+use super::decisions::{Decisions, StartableAttempt, Unjournalled};
 use super::halt::Halt;
 use super::lane_events;
-use super::other_fire::other_fire;
 use super::state::EventLoop;
 use crate::identity::{AttemptKey, RunKey};
 use crate::intake::{ParsedTrigger, Received};
@@ -57,21 +56,23 @@ impl EventLoop {
                     let trigger = &parsed.trigger;
                     self.queue_position.set(trigger.store, trigger.deadline);
                     self.accept(
-                        (parsed, message.fetched_at),
+                        (parsed, message.receipt, message.fetched_at),
                         &known,
                         &mut repeated,
                         decisions,
                     )
                 }
-                Err(why) => Settlement::Dead(why),
+                Err(why) => Some(Settlement::Dead(why)),
             };
-            if let Settlement::Dead(reason) = &settlement {
+            if let Some(Settlement::Dead(reason)) = &settlement {
                 tracing::warn!(
                     reason,
                     "moved a message to the dead letters; `cueline dlq list` shows it"
                 );
             }
-            decisions.settle(message.receipt, settlement);
+            if let Some(settlement) = settlement {
+                decisions.settle(message.receipt, settlement);
+            }
         }
         if repeated > 0 {
             tracing::info!(
@@ -82,13 +83,15 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Returns how to settle the message now. `None` for a trigger that came into its lane: it is settled when the
+    /// journal has it.
     fn accept(
         &mut self,
-        (parsed, fetched_at): (ParsedTrigger, Instant),
+        (parsed, receipt, fetched_at): (ParsedTrigger, Receipt, Instant),
         known: &HashMap<RunKey, Entry>,
         repeated: &mut usize,
         decisions: &mut Decisions,
-    ) -> Settlement {
+    ) -> Option<Settlement> {
         let ParsedTrigger {
             trigger,
             payload,
@@ -96,24 +99,25 @@ impl EventLoop {
         } = parsed;
         let key = AttemptKey::of(&trigger);
         if let Err(why) = self.journal.check(key.run) {
-            return Settlement::Dead(format!("failed to accept the trigger: {why}"));
+            let why = format!("failed to accept the trigger: {why}");
+            return Some(Settlement::Dead(why));
         }
         if let Some(found) = self.recognise(key, known, decisions) {
-            if let Some(why) = other_fire(&trigger, known, decisions) {
-                return self.refuse_other_fire(&trigger, why, decisions);
+            if let Some(why) = self.other_fire(&trigger, known, decisions) {
+                return Some(self.refuse_other_fire(&trigger, why, decisions));
             }
             *repeated += usize::from(handler.is_ok());
             answer_again(found, &trigger, decisions);
-            return Settlement::Ack;
+            return Some(Settlement::Ack);
         }
         if let Some(why) = self.expired(&trigger, decisions) {
-            return Settlement::Dead(why);
+            return Some(Settlement::Dead(why));
         }
         let job = trigger.job.name.clone();
         if self.is_of_earlier_session(&trigger) {
             let outcome = self.not_started(NotStarted::EarlierSession, decisions);
             decisions.end(key, job, outcome);
-            return Settlement::Ack;
+            return Some(Settlement::Ack);
         }
         let handler = match handler {
             Ok(handler) => handler,
@@ -121,17 +125,16 @@ impl EventLoop {
                 let outcome = Outcome::new(OutcomeKind::Failed, decisions.now).because(why);
                 decisions.end(key, job, outcome);
                 decisions.set_fire(&trigger);
-                return Settlement::Ack;
+                return Some(Settlement::Ack);
             }
         };
         if self.early_cancels.contains(key.run) {
             let outcome = self.not_started(NotStarted::Cancelled, decisions);
             decisions.end(key, job, outcome);
             decisions.set_fire(&trigger);
-            return Settlement::Ack;
+            return Some(Settlement::Ack);
         }
         self.last_seq += 1;
-        decisions.accept(&trigger, payload, self.last_seq);
         lane_events::accepted(key);
         let mut steps = Vec::new();
         self.lanes.accept(LaneRequest::of(&trigger), &mut steps);
@@ -139,10 +142,16 @@ impl EventLoop {
             trigger,
             handler,
             fetched_at,
+            unjournalled: Some(Unjournalled {
+                receipt,
+                payload,
+                seq: self.last_seq,
+            }),
         };
         self.waiting.insert(key, attempt);
+        decisions.accepted.push(key);
         self.follow(steps, decisions);
-        Settlement::Ack
+        None
     }
 
     /// Returns what is known about this attempt, and `None` for a new one.

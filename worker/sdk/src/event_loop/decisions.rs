@@ -23,6 +23,27 @@ pub(super) struct StartableAttempt {
     pub(super) handler: Arc<dyn Handler>,
     /// When the trigger arrived in this process.
     pub(super) fetched_at: Instant,
+    /// `None` once the journal has the trigger.
+    pub(super) unjournalled: Option<Unjournalled>,
+}
+
+/// What journals a trigger and settles its message. Until then the broker keeps the message.
+pub(super) struct Unjournalled {
+    pub(super) receipt: Receipt,
+    pub(super) payload: Bytes,
+    /// The order of acceptance.
+    pub(super) seq: i64,
+}
+
+impl StartableAttempt {
+    /// Journals the trigger as accepted and acks it, unless that is done. A later state that is decided in the same turn
+    /// replaces this one, and is all that is written.
+    pub(super) fn journal(&mut self, decisions: &mut Decisions) {
+        if let Some(new) = self.unjournalled.take() {
+            decisions.accept(&self.trigger, new.payload, new.seq);
+            decisions.settle(new.receipt, Settlement::Ack);
+        }
+    }
 }
 
 /// The decisions of one turn.
@@ -32,6 +53,8 @@ pub(super) struct Decisions {
     pub(super) entries: Vec<Entry>,
     entry_of: HashMap<RunKey, usize>,
     pub(super) settlements: Settlements,
+    /// Attempts that came into their lanes in this turn.
+    pub(super) accepted: Vec<AttemptKey>,
     /// Attempts whose start is recorded before they start.
     pub(super) record_start: Vec<AttemptKey>,
     pub(super) start: Vec<(AttemptKey, StartableAttempt)>,
@@ -46,6 +69,7 @@ impl Decisions {
             entries: Vec::new(),
             entry_of: HashMap::new(),
             settlements: Vec::new(),
+            accepted: Vec::new(),
             record_start: Vec::new(),
             start: Vec::new(),
             stop: Vec::new(),
@@ -57,8 +81,8 @@ impl Decisions {
         self.settlements.push((receipt, settlement));
     }
 
-    /// Journals a trigger that waits in its lane.
-    pub(super) fn accept(&mut self, trigger: &Trigger, payload: Bytes, seq: i64) {
+    /// Journals a trigger that is in its lane.
+    fn accept(&mut self, trigger: &Trigger, payload: Bytes, seq: i64) {
         self.put(Entry {
             seq,
             job: Some(trigger.job.name.clone()),
@@ -69,9 +93,21 @@ impl Decisions {
     }
 
     /// Journals the start of an accepted attempt. Its entry has the name of the job.
-    pub(super) fn start(&mut self, key: AttemptKey, attempt: StartableAttempt) {
+    pub(super) fn start(&mut self, key: AttemptKey, mut attempt: StartableAttempt) {
+        attempt.journal(self);
         self.put(self.entry(key, EntryState::Started));
         self.start.push((key, attempt));
+    }
+
+    /// Journals the outcome of an accepted attempt that was not started, and reports it.
+    pub(super) fn end_unstarted(
+        &mut self,
+        key: AttemptKey,
+        mut attempt: StartableAttempt,
+        outcome: Outcome,
+    ) {
+        attempt.journal(self);
+        self.end(key, attempt.trigger.job.name.clone(), outcome);
     }
 
     /// Journals the outcome of an attempt and reports it.

@@ -58,7 +58,7 @@ impl EventLoop {
                     lane_events::left(key);
                     if let Some(attempt) = self.waiting.remove(&key) {
                         let outcome = self.not_started(why, decisions);
-                        decisions.end(key, attempt.trigger.job.name.clone(), outcome);
+                        decisions.end_unstarted(key, attempt, outcome);
                     }
                 }
             }

@@ -15,24 +15,34 @@ use super::state::EventLoop;
 use crate::identity::{AttemptKey, RunKey, fire_of};
 use crate::journal::Entry;
 
-/// Why this is not a trigger of the run that the worker knows by its id.
-pub(super) fn other_fire(
-    trigger: &Trigger,
-    known: &HashMap<RunKey, Entry>,
-    decisions: &Decisions,
-) -> Option<String> {
-    let run = AttemptKey::of(trigger).run;
-    let entries = [decisions.entry_of(run), known.get(&run)];
-    let recorded = entries.into_iter().flatten().find_map(|entry| entry.fire)?;
-    (recorded != fire_of(trigger)).then(|| {
-        format!(
-            "{KNOWN_FROM_ANOTHER_RUN}{run} with another job, fire time or shard than {} at {}; the store has lost commits and issued the id again",
-            trigger.job.name, trigger.fire_at
-        )
-    })
-}
-
 impl EventLoop {
+    /// Why this is not a trigger of the run that the worker knows by its id.
+    pub(super) fn other_fire(
+        &self,
+        trigger: &Trigger,
+        known: &HashMap<RunKey, Entry>,
+        decisions: &Decisions,
+    ) -> Option<String> {
+        let run = AttemptKey::of(trigger).run;
+        let entries = [decisions.entry_of(run), known.get(&run)];
+        let journalled = entries.into_iter().flatten().find_map(|entry| entry.fire);
+        let fire = journalled.or_else(|| self.unstarted_fire(run))?;
+        (fire != fire_of(trigger)).then(|| {
+            format!(
+                "{KNOWN_FROM_ANOTHER_RUN}{run} with another job, fire time or shard than {} at {}; the store has lost commits and issued the id again",
+                trigger.job.name, trigger.fire_at
+            )
+        })
+    }
+
+    /// What a run fires that has not started. The journal may not have it yet.
+    fn unstarted_fire(&self, run: RunKey) -> Option<i64> {
+        let attempt = self.lanes.newest_attempt(run)?;
+        let key = AttemptKey { run, attempt };
+        let held = self.starting.get(&key).or_else(|| self.waiting.get(&key))?;
+        Some(fire_of(&held.trigger))
+    }
+
     /// Moves the trigger to the dead letters, and ends the attempt. Otherwise it would be published again and again
     /// (G17). Its next attempt can run. While the worker holds the other run, it reports only that run's own end. So no
     /// trigger can end the other run.

@@ -87,6 +87,7 @@ impl EventLoop {
                     trigger,
                     handler,
                     fetched_at: Instant::now(),
+                    unjournalled: None,
                 };
                 self.waiting.insert(entry.key, attempt);
             }

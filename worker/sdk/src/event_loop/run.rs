@@ -95,6 +95,7 @@ impl EventLoop {
         self.accept_all(received, &mut decisions).await?;
         self.start_ready(&mut decisions);
         let tick = std::mem::take(&mut inputs.tick);
+        self.journal_unstarted(tick, !queries.is_empty(), &mut decisions);
         if tick || linger::CONFIRMED.is_full(self.services.reports.confirmed()) {
             decisions.mark_reported(self.services.reports.take_confirmed());
         }

@@ -309,7 +309,8 @@ impl Fixture {
         stats.of(&own_queue()).map_or(0, |own| own.ready)
     }
 
-    async fn wait_queue(&self, expected: &str, enough: impl Fn(u64, u64) -> bool) {
+    /// Waits until the numbers of triggers that no worker has, and that one has and has not settled, are as expected.
+    pub(crate) async fn wait_queue(&self, expected: &str, enough: impl Fn(u64, u64) -> bool) {
         let look = async || {
             let queue = own_queue();
             let stats = self.broker.stats(&[own_queue()]).await.expect("stats");

@@ -25,3 +25,4 @@ mod repeated_triggers;
 mod restart_after_absence;
 mod start_log;
 mod stores;
+mod unjournalled;
