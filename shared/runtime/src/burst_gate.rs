@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// This many urgent items at once start or extend a burst.
+/// This many urgent items within [`WINDOW`] start or extend a burst.
 const BURST_ITEMS: usize = 64;
+/// A broker may deliver what is due at one instant in many small batches.
+const WINDOW: Duration = Duration::from_millis(10);
 /// The gate opens when no urgent items have arrived for this long.
 const QUIET: Duration = Duration::from_millis(10);
 /// A burst of at least this many items is large.
@@ -24,7 +26,14 @@ const NEW_BURST_AFTER: Duration = Duration::from_millis(200);
 
 /// Holds back work of low urgency during a burst.
 #[derive(Debug, Default)]
-pub struct BurstGate(Mutex<Option<Burst>>);
+pub struct BurstGate(Mutex<Recent>);
+
+#[derive(Debug, Default)]
+struct Recent {
+    burst: Option<Burst>,
+    /// The start of the present window, and the items in it that no burst has.
+    window: Option<(Instant, usize)>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Burst {
@@ -34,13 +43,20 @@ struct Burst {
 }
 
 impl BurstGate {
-    /// Records that `items` urgent items have arrived at once. A small number leaves the gate as it is.
+    /// Records that `items` urgent items have arrived. A small number within [`WINDOW`] leaves the gate as it is.
     pub fn record_urgent(&self, items: usize) {
+        let now = Instant::now();
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, items) = match recent.window {
+            Some((since, before)) if now < since + WINDOW => (since, before + items),
+            _ => (now, items),
+        };
         if items < BURST_ITEMS {
+            recent.window = Some((since, items));
             return;
         }
-        let now = Instant::now();
-        let mut burst = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.window = None;
+        let burst = &mut recent.burst;
         let (first, before) = match *burst {
             Some(burst) if now < burst.last + NEW_BURST_AFTER => (burst.first, burst.items),
             _ => (now, 0),
@@ -71,7 +87,11 @@ impl BurstGate {
 
     /// When the gate opens if no more urgent items arrive; `None` before the first burst.
     fn opens_at(&self) -> Option<Instant> {
-        let burst = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let burst = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .burst?;
         let quiet = if burst.items < LARGE_BURST_ITEMS {
             QUIET
         } else {
@@ -103,6 +123,18 @@ mod tests {
         let waited = waits(&gate).await;
         assert!((QUIET..QUIET * 2).contains(&waited), "{waited:?}");
 
+        advance(NEW_BURST_AFTER).await;
+        for _ in 0..8 {
+            gate.record_urgent(BURST_ITEMS / 8);
+            advance(WINDOW / 10).await;
+        }
+        assert!(gate.is_closed(), "many in small batches");
+        advance(NEW_BURST_AFTER).await;
+        for _ in 0..80 {
+            gate.record_urgent(BURST_ITEMS / 8);
+            assert!(!gate.is_closed(), "an even load");
+            advance(WINDOW / 4).await;
+        }
         advance(NEW_BURST_AFTER).await;
         for _ in 0..100 {
             gate.record_urgent(BURST_ITEMS);

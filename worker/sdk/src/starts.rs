@@ -15,10 +15,12 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::identity::AttemptKey;
 use crate::lease::{BrokerLease, LeaseTimings};
+use crate::linger;
 use crate::settings::Settings;
+use crate::status::WorkerStatus;
 
 /// The most attempts in one record, which then has at most 12 KiB.
-const MAX_ATTEMPTS: usize = 256;
+pub(crate) const MAX_ATTEMPTS: usize = 256;
 /// Nothing more starts while this many attempts wait for their record.
 const MAX_WAITING: usize = 10_000;
 
@@ -111,6 +113,7 @@ pub(crate) struct StartRecorder {
     pub(crate) settings: Arc<Settings>,
     pub(crate) lease: Arc<BrokerLease>,
     pub(crate) queue: Arc<StartQueue>,
+    pub(crate) status: Arc<WorkerStatus>,
     /// Attempts whose record the broker has confirmed.
     pub(crate) recorded: mpsc::Sender<Vec<AttemptKey>>,
 }
@@ -126,8 +129,12 @@ impl StartRecorder {
             }
             self.record(session, number, &keys).await;
             number += 1;
+            let count = keys.len();
             if self.recorded.send(keys).await.is_err() {
                 return std::future::pending().await;
+            }
+            if self.status.burst_gate.is_closed() {
+                linger::STARTS_IN_BURST.pause_after(count).await;
             }
         }
     }

@@ -235,6 +235,7 @@ impl WorkerState {
                 settings: Arc::clone(&self.settings),
                 lease: Arc::clone(&self.lease),
                 queue,
+                status: Arc::clone(&self.status),
                 recorded: senders.recorded,
             };
             tasks.spawn("recorder of starts", recorder.run());
