@@ -42,6 +42,12 @@ struct Burst {
     items: usize,
 }
 
+impl Burst {
+    const fn is_large(&self) -> bool {
+        self.items >= LARGE_BURST_ITEMS
+    }
+}
+
 impl BurstGate {
     /// Records that `items` urgent items have arrived. A small number within [`WINDOW`] leaves the gate as it is.
     pub fn record_urgent(&self, items: usize) {
@@ -83,6 +89,15 @@ impl BurstGate {
     /// Whether a burst is under way.
     pub fn is_closed(&self) -> bool {
         self.opens_at().is_some_and(|at| Instant::now() < at)
+    }
+
+    /// Whether a large burst is under way: its rate counts more than the delay of one item.
+    pub fn is_closed_by_large_burst(&self) -> bool {
+        self.is_closed() && self.burst().is_some_and(|burst| burst.is_large())
+    }
+
+    fn burst(&self) -> Option<Burst> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).burst
     }
 
     /// When the gate opens if no more urgent items arrive; `None` before the first burst.
@@ -129,6 +144,7 @@ mod tests {
             advance(WINDOW / 10).await;
         }
         assert!(gate.is_closed(), "many in small batches");
+        assert!(!gate.is_closed_by_large_burst());
         advance(NEW_BURST_AFTER).await;
         for _ in 0..80 {
             gate.record_urgent(BURST_ITEMS / 8);
@@ -147,7 +163,9 @@ mod tests {
 
         advance(NEW_BURST_AFTER).await;
         gate.record_urgent(LARGE_BURST_ITEMS);
+        assert!(gate.is_closed_by_large_burst());
         let waited = waits(&gate).await;
         assert!(waited >= QUIET_AFTER_LARGE_BURST, "a large one: {waited:?}");
+        assert!(!gate.is_closed_by_large_burst());
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const ENDED: Linger = Linger::new(usize::MAX, Duration::from_millis(2
 /// Ended attempts during a burst of triggers: the next triggers are journalled together with them.
 pub(crate) const ENDED_IN_BURST: Linger = Linger::new(usize::MAX, Duration::from_millis(25));
 
-/// Records of starts during a burst of triggers. RabbitMQ delivers few triggers at once, and would get many
+/// Records of starts during a large burst of triggers. RabbitMQ delivers few triggers at once, and would get many
 /// small records.
 pub(crate) const STARTS_IN_BURST: Linger = Linger::new(MAX_ATTEMPTS, Duration::from_millis(10));
 

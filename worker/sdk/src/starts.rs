@@ -133,7 +133,7 @@ impl StartRecorder {
             if self.recorded.send(keys).await.is_err() {
                 return std::future::pending().await;
             }
-            if self.status.burst_gate.is_closed() {
+            if self.status.burst_gate.is_closed_by_large_burst() {
                 linger::STARTS_IN_BURST.pause_after(count).await;
             }
         }
