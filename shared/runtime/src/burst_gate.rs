@@ -102,15 +102,11 @@ impl BurstGate {
 
     /// When the gate opens if no more urgent items arrive; `None` before the first burst.
     fn opens_at(&self) -> Option<Instant> {
-        let burst = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .burst?;
-        let quiet = if burst.items < LARGE_BURST_ITEMS {
-            QUIET
-        } else {
+        let burst = self.burst()?;
+        let quiet = if burst.is_large() {
             QUIET_AFTER_LARGE_BURST
+        } else {
+            QUIET
         };
         Some((burst.last + quiet).min(burst.first + MAX_CLOSED))
     }
