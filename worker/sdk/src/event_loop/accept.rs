@@ -107,6 +107,8 @@ impl EventLoop {
                 return Some(self.refuse_other_fire(&trigger, why, decisions));
             }
             *repeated += usize::from(handler.is_ok());
+            // This message may be the broker's only copy.
+            self.journal_held(key, decisions);
             answer_again(found, &trigger, decisions);
             return Some(Settlement::Ack);
         }

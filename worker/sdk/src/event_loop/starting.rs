@@ -47,6 +47,14 @@ impl EventLoop {
         }
     }
 
+    /// Journals the trigger of an attempt that has not started, if the journal does not have it.
+    pub(super) fn journal_held(&mut self, key: AttemptKey, decisions: &mut Decisions) {
+        let starting = self.starting.get_mut(&key);
+        if let Some(attempt) = starting.or_else(|| self.waiting.get_mut(&key)) {
+            attempt.journal(decisions);
+        }
+    }
+
     /// Records the starts that were decided in this turn. The record is under way while the journal is written, which
     /// saves each start the time of one disk sync. No handler runs before both are done.
     pub(super) fn record_starts(&self, decisions: &mut Decisions) {

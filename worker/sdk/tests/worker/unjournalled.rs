@@ -6,6 +6,7 @@ use cueline_broker::QueueId;
 use cueline_model::{Block, OutcomeKind, Timestamp};
 use cueline_protocol::{StartRecord, Trigger, decode};
 use cueline_test_support::{SOON, eventually};
+use sqlx::Connection;
 
 use crate::fixture::{Fixture, STORE, start_log, trigger};
 
@@ -72,6 +73,29 @@ async fn an_answer_to_schedulers_has_them() {
     assert_eq!(fixture.holdings(STORE, &[(1, 1)]).await.len(), 1);
     fixture.wait_settled().await;
     worker.kill().await;
+}
+
+/// After a broken connection the second delivery is the broker's only copy.
+#[tokio::test]
+async fn a_repeated_delivery_is_not_acked_before_the_journal_has_the_trigger() {
+    let (fixture, worker) = with_unconfirmed_record(&[gate(1)]).await;
+    fixture.publish(&[gate(1)]).await;
+    fixture
+        .wait_queue("a settled copy", |ready, unsettled| {
+            ready == 0 && unsettled <= 1
+        })
+        .await;
+    worker.kill().await;
+    assert_eq!(journalled(&fixture).await, 1);
+}
+
+/// The number of attempts in the journal.
+async fn journalled(fixture: &Fixture) -> i64 {
+    let path = fixture.state_dir().join("journal.db");
+    let url = format!("sqlite://{}", path.display());
+    let mut journal = sqlx::SqliteConnection::connect(&url).await.expect("opens");
+    let count = sqlx::query_scalar("SELECT count(*) FROM entry").fetch_one(&mut journal);
+    count.await.expect("counts")
 }
 
 #[tokio::test]
