@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use cueline_runtime::Linger;
 
-use crate::starts::MAX_ATTEMPTS;
-
 /// Acks of triggers, and reports. New triggers go first.
 pub(crate) const PUBLISH: Linger = Linger::new(512, Duration::from_millis(5));
 
@@ -14,10 +12,6 @@ pub(crate) const ENDED: Linger = Linger::new(usize::MAX, Duration::from_millis(2
 
 /// Ended attempts during a burst of triggers: the next triggers are journalled together with them.
 pub(crate) const ENDED_IN_BURST: Linger = Linger::new(usize::MAX, Duration::from_millis(25));
-
-/// Records of starts during a large burst of triggers. RabbitMQ delivers few triggers at once, and would get many
-/// small records.
-pub(crate) const STARTS_IN_BURST: Linger = Linger::new(MAX_ATTEMPTS, Duration::from_millis(10));
 
 /// Outcomes that the broker has confirmed, before the journal marks them. A crash within this time reports them again.
 pub(crate) const CONFIRMED: Linger = Linger::new(512, Duration::from_millis(250));

@@ -10,17 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use cueline_model::{AttemptId, Session, Timestamp};
 use cueline_protocol::{StartRecord, VERSION, encode};
-use cueline_runtime::Backoff;
+use cueline_runtime::{Backoff, Linger};
 use tokio::sync::{Notify, mpsc};
 
 use crate::identity::AttemptKey;
 use crate::lease::{BrokerLease, LeaseTimings};
-use crate::linger;
 use crate::settings::Settings;
 use crate::status::WorkerStatus;
 
 /// The most attempts in one record, which then has at most 12 KiB.
-pub(crate) const MAX_ATTEMPTS: usize = 256;
+const MAX_ATTEMPTS: usize = 256;
+/// Records during a large burst of triggers. RabbitMQ delivers few triggers at once, and would get many small records.
+const IN_LARGE_BURST: Linger = Linger::new(MAX_ATTEMPTS, Duration::from_millis(10));
 /// Nothing more starts while this many attempts wait for their record.
 const MAX_WAITING: usize = 10_000;
 
@@ -134,7 +135,7 @@ impl StartRecorder {
                 return std::future::pending().await;
             }
             if self.status.burst_gate.is_closed_by_large_burst() {
-                linger::STARTS_IN_BURST.pause_after(count).await;
+                IN_LARGE_BURST.pause_after(count).await;
             }
         }
     }
