@@ -128,7 +128,7 @@ def disk_faults(broker):
     ]
 
 
-def leader_faults():
+def leader_faults(broker):
     """Faults of the server that leads, whichever that is."""
 
     def at_leader(begin, end):
@@ -145,6 +145,12 @@ def leader_faults():
         heal = lambda c, name: c.drop_nothing(name, about=c.address(name, "broker-peers"))
         return at_leader(lambda c, name: [c.cut(name, network) for network in chosen], heal)
 
+    def thaw(c, name):
+        c.docker("unpause", name)
+        if broker == "rabbitmq":
+            # It serves clients again, but the others do not count it as theirs until it is restarted: docs/rabbitmq.md.
+            c.docker("restart", name)
+
     # Any worker may be connected to that server.
     return [
         Fault("broker-leader-cut", LONG_SECONDS, *isolate(*networks), EVERYONE, setup="brokers"),
@@ -160,7 +166,7 @@ def leader_faults():
         Fault(
             "broker-leader-frozen",
             LONG_SECONDS,
-            *at_leader(lambda c, name: c.docker("pause", name), lambda c, name: c.docker("unpause", name)),
+            *at_leader(lambda c, name: c.docker("pause", name), thaw),
             EVERYONE,
             setup="brokers",
         ),
@@ -204,6 +210,6 @@ def faults(broker):
         *store_faults(),
         *faults_of_all(),
         *disk_faults(broker),
-        *leader_faults(),
+        *leader_faults(broker),
         *promotion_faults(),
     ]
