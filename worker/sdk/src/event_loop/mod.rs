@@ -25,6 +25,7 @@ mod resend_backoff;
 mod run;
 mod starting;
 mod state;
+mod unjournalled;
 
 pub(crate) use halt::Halt;
 pub(crate) use inputs::channels;

@@ -1,12 +1,7 @@
 //! Attempts between the decision to start them and the start of their handlers.
 //!
 //! Their lanes count them as running. Until their start is recorded they can still end unstarted. An overdue lease also holds
-//! back those whose start is recorded.
-//!
-//! The record usually comes within milliseconds. So the journal gets the start at once, and neither the trigger nor its
-//! acceptance before. Until then the broker keeps the trigger unacked, and delivers it again after a crash.
-
-use std::time::Duration;
+//! back those whose start is recorded. [`unjournalled`](super::unjournalled) says when the journal gets them.
 
 use super::decisions::Decisions;
 use super::lane_events;
@@ -15,46 +10,7 @@ use crate::identity::AttemptKey;
 use crate::lanes::NotStarted;
 use crate::starts::Delay;
 
-/// How long a record may take before the triggers that wait for it are journalled as accepted. It is far below the 30 s
-/// after which NATS delivers an unacked trigger again.
-const MAX_UNJOURNALLED: Duration = Duration::from_millis(250);
-
 impl EventLoop {
-    /// Journals what waits in a lane, and what has waited for its record for long. Before an answer about what the worker
-    /// holds, and when a trigger waits that came after them, it journals all: after a crash, the journal must not have a
-    /// later trigger of a lane without the earlier one.
-    pub(super) fn journal_unstarted(
-        &mut self,
-        is_tick: bool,
-        is_asked: bool,
-        decisions: &mut Decisions,
-    ) {
-        let accepted = std::mem::take(&mut decisions.accepted);
-        let mut all = is_asked;
-        for key in accepted {
-            if let Some(attempt) = self.waiting.get_mut(&key) {
-                attempt.journal(decisions);
-                all = true;
-            }
-        }
-        if !(all || is_tick) {
-            return;
-        }
-        for attempt in self.starting.values_mut() {
-            if all || attempt.fetched_at.elapsed() >= MAX_UNJOURNALLED {
-                attempt.journal(decisions);
-            }
-        }
-    }
-
-    /// Journals the trigger of an attempt that has not started, if the journal does not have it.
-    pub(super) fn journal_held(&mut self, key: AttemptKey, decisions: &mut Decisions) {
-        let starting = self.starting.get_mut(&key);
-        if let Some(attempt) = starting.or_else(|| self.waiting.get_mut(&key)) {
-            attempt.journal(decisions);
-        }
-    }
-
     /// Records the starts that were decided in this turn. The record is under way while the journal is written, which
     /// saves each start the time of one disk sync. No handler runs before both are done.
     pub(super) fn record_starts(&self, decisions: &mut Decisions) {
