@@ -23,8 +23,8 @@ enum KnownAttempt {
     Held,
     /// It has this outcome, as JSON.
     Ended(String),
-    /// The journal says that it was started, but nothing runs. A write of the previous process reached the disk after
-    /// this process had read the journal.
+    /// The journal says that it was started, but nothing runs. The lock of the state directory excludes that, unless its
+    /// file system does not keep locks.
     Orphaned,
     /// This newer attempt of the run is known.
     Superseded(u32),

@@ -16,6 +16,7 @@ use sqlx::{
 use super::entry::LeaseRecord;
 use super::error::JournalError;
 use super::keys::{DELETE_UNUSED_STORES, StoreNumbers};
+use super::recent_keys::RecentKeys;
 use super::statements::{FewRowsTransactions, RowsStatement};
 use super::waiting::{DELETE_UNUSED_TRIGGERS, Waiting};
 use super::{lock, open};
@@ -32,7 +33,7 @@ const AUTOCHECKPOINT_PAGES: &str = "4000";
 /// this size.
 const JOURNAL_SIZE_LIMIT: &str = "67108864";
 
-/// An open journal. The state directory stays locked until it is dropped.
+/// An open journal. The state directory stays locked until it is dropped and its last write has ended.
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(super) connection: SqliteConnection,
@@ -47,11 +48,11 @@ pub(crate) struct Journal {
     /// that it reports, although one may replace the reported entry of an earlier attempt.
     pub(super) reported: u64,
     pub(super) stores: StoreNumbers,
+    pub(super) recent: RecentKeys,
     /// By the number of a store: its entries that were reported until then may be forgotten.
     pub(super) forgotten: HashMap<i64, i64>,
     /// Written together with the next entries.
     pub(super) lease: Option<LeaseRecord>,
-    _lock: File,
 }
 
 impl Journal {
@@ -78,12 +79,18 @@ impl Journal {
         let mut connection = open::connect(&options)
             .await
             .map_err(|why| JournalError::Unusable { path, why })?;
+        keep_until_closed(&mut connection, lock).await?;
         let (stores, forgotten) = load_stores(&mut connection).await?;
         let waiting = load_waiting(&mut connection).await?;
+        let highest: Option<i64> = sqlx::query_scalar("SELECT max(key) FROM entry")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(JournalError::database("read"))?;
         let mut journal = Self {
             connection,
             has_ended: false,
             stores,
+            recent: RecentKeys::new(highest),
             forgotten,
             insert_entries: RowsStatement::entries(),
             insert_triggers: RowsStatement::triggers(),
@@ -91,7 +98,6 @@ impl Journal {
             waiting,
             reported: 0,
             lease: None,
-            _lock: lock,
         };
         journal.reported = journal.count_reported().await?;
         Ok(journal)
@@ -151,6 +157,23 @@ where
         }
     }
     changed.ok_or(sqlx::Error::WorkerCrashed)
+}
+
+/// Keeps the lock until the thread of the connection has ended. A journal that is dropped during a write does not wait for
+/// it. Without this, the next journal could read the file before that write reaches it.
+async fn keep_until_closed(
+    connection: &mut SqliteConnection,
+    lock: File,
+) -> Result<(), JournalError> {
+    let mut handle = connection
+        .lock_handle()
+        .await
+        .map_err(JournalError::database("lock"))?;
+    // The thread drops its hooks when it ends. The hook itself does nothing.
+    handle.set_rollback_hook(move || {
+        let _: &File = &lock;
+    });
+    Ok(())
 }
 
 /// Reads the numbers of stores, and until when their entries may be forgotten. Deletes those without entries, so that

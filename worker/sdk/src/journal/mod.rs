@@ -13,6 +13,7 @@ mod lock;
 mod open;
 mod prune;
 mod read;
+mod recent_keys;
 mod schema;
 mod statements;
 #[cfg(test)]

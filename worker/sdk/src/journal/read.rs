@@ -25,15 +25,19 @@ type KnownRow = (
 );
 
 impl Journal {
-    /// The entries of these runs, without their triggers. One statement returns one row of JSON, however many runs
-    /// there are.
+    /// The entries of these runs, without their triggers. For new runs the file is not read. Otherwise one statement
+    /// returns one row of JSON, however many runs there are.
     pub(crate) async fn known(
         &mut self,
         runs: impl Iterator<Item = RunKey>,
     ) -> Result<HashMap<RunKey, Entry>, JournalError> {
         self.check_thread("read")?;
         let keys = runs.filter_map(|run| self.stores.key(run));
-        let keys = json_array(keys);
+        let keys: Vec<i64> = keys.filter(|key| self.recent.may_have(*key)).collect();
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let keys = json_array(keys.into_iter());
         let text: String = sqlx::query_scalar(
             "SELECT json_group_array(json_array(key, attempt, state, seq, at, job, fire, outcome))
              FROM entry WHERE key IN (SELECT value FROM json_each(?1))",

@@ -8,8 +8,8 @@ use std::path::Path;
 use bytes::Bytes;
 use cueline_model::{AttemptId, RunId, Session, StoreId};
 use cueline_test_support::SqliteThreads;
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use super::entry::{Entry, EntryState, LeaseRecord};
 use super::error::JournalError;
@@ -300,17 +300,60 @@ async fn one_worker_at_a_time_uses_a_state_directory() {
     Journal::open(directory.path()).await.expect("free again");
 }
 
+/// The next journal would read the file before that write.
+#[tokio::test]
+async fn a_dropped_journal_keeps_the_directory_until_its_last_write_has_ended() {
+    let directory = tempfile::tempdir().expect("directory");
+    let mut first = Journal::open(directory.path()).await.expect("open");
+    // The first write adds a store, in several statements.
+    let written = first.write(&[entry(1, 1, EntryState::Started)]).await;
+    written.expect("write");
+    let mut other = connect(directory.path()).await;
+    let begin = sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await;
+    begin.expect("the write lock");
+
+    let late = [entry(2, 1, EntryState::Started)];
+    let mut write = Box::pin(first.write(&late));
+    assert!(futures_util::poll!(&mut write).is_pending());
+    drop(write);
+    drop(first);
+    let second = Journal::open(directory.path()).await;
+    assert!(matches!(second, Err(JournalError::Locked(_))), "{second:?}");
+    other.close().await.expect("close");
+    let mut second = Journal::open(directory.path()).await.expect("free again");
+    assert!(known(&mut second, 2).await.is_some());
+}
+
+#[tokio::test]
+async fn the_file_is_not_read_for_a_new_run() {
+    let threads = SqliteThreads::watch();
+    let directory = tempfile::tempdir().expect("directory");
+    let mut journal = Journal::open(directory.path()).await.expect("open");
+    for run in [1, 3] {
+        let written = journal.write(&[entry(run, 1, EntryState::Started)]).await;
+        written.expect("write");
+    }
+    // Any read fails.
+    threads.end_next("journal-");
+    for run in [2, 4] {
+        assert_eq!(known(&mut journal, run).await, None);
+    }
+    let read = journal.known([key(3, 1).run].into_iter()).await;
+    read.expect_err("it is not new");
+}
+
 /// Runs these statements on the journal's file, which is made if there is none.
 async fn run_sql(directory: &Path, sql: String) {
-    let mut other = SqliteConnectOptions::new()
-        .filename(directory.join("journal.db"))
-        .create_if_missing(true)
-        .connect()
-        .await
-        .expect("a database");
+    let mut other = connect(directory).await;
     let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut other).await;
     done.expect("done");
-    sqlx::Connection::close(other).await.expect("closed");
+    other.close().await.expect("closed");
+}
+
+async fn connect(directory: &Path) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(directory.join("journal.db"));
+    let connection = options.create_if_missing(true).connect().await;
+    connection.expect("a database")
 }
 
 /// The error of opening a file that these statements have made. The file has to stay unchanged.

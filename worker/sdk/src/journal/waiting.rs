@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use super::entry::{Entry, EntryState};
 use super::keys::StoreNumbers;
 
-/// Deletes the triggers whose attempts do not wait. No worker leaves such a trigger behind, unless its last write reached
-/// the disk after the next worker had opened the file.
+/// Deletes the triggers whose attempts do not wait. A worker leaves such a trigger behind only where the file system does
+/// not keep locks.
 pub(super) const DELETE_UNUSED_TRIGGERS: &str = "
     DELETE FROM waiting WHERE NOT EXISTS (SELECT 1 FROM entry WHERE entry.key = waiting.key AND state = 0)";
 

@@ -25,7 +25,8 @@ impl Journal {
         }
         self.check_thread("write")?;
         for entry in entries {
-            self.stores.key_or_add(entry.key.run);
+            let key = self.stores.key_or_add(entry.key.run);
+            self.recent.add(key);
         }
         let changes = self.waiting.changes(entries, &self.stores);
         let is_one_statement = entries.len() <= MAX_ROWS

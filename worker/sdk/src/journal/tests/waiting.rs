@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use sqlx::AssertSqlSafe;
 
-use super::{entry, run_sql};
+use super::{entry, known, run_sql};
 use crate::journal::entry::{Entry, EntryState};
 use crate::journal::file::Journal;
 
@@ -197,6 +197,9 @@ async fn a_write_that_finds_no_room_changes_neither_table_and_works_later() {
 /// An entry: attempt, state, and the only byte of its trigger.
 type Written = (u32, EntryState, Option<u8>);
 
+/// The highest run of a batch.
+const MAX_RUN: i64 = 3;
+
 /// Entries by run.
 type Batch = BTreeMap<i64, Written>;
 
@@ -213,7 +216,10 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
         let trigger = trigger.filter(|_| state == EntryState::Accepted);
         (attempt, state, trigger)
     });
-    prop::collection::vec(prop::collection::btree_map(1..4_i64, written, 1..4), 1..12)
+    prop::collection::vec(
+        prop::collection::btree_map(1..=MAX_RUN, written, 1..4),
+        1..12,
+    )
 }
 
 /// The entries that are in the state to be reported, as the journal reads them.
@@ -238,6 +244,12 @@ async fn check(journal: &mut Journal, expected: &Batch) {
     let attempts = journal.waiting.attempts();
     for (run, _) in triggers {
         assert_eq!(attempts.get(&run), Some(&expected[&run].0), "run {run}");
+    }
+    for run in 0..=MAX_RUN + 1 {
+        let found = known(journal, run).await;
+        let found = found.map(|entry| (entry.key.attempt, entry.state));
+        let written = expected.get(&run);
+        assert_eq!(found, written.map(|of| (of.0, of.1)), "run {run}");
     }
 }
 
