@@ -18,6 +18,10 @@ use crate::starts::StartQueue;
 /// the report queue has room again.
 const TICK: Duration = linger::CONFIRMED.max_wait;
 
+/// After a turn that started this many attempts, ends of short ones linger for the next triggers. So a lasting load of them
+/// costs one disk sync for each batch of triggers, and not another one for its ends.
+const MANY_STARTED: usize = 64;
+
 /// The longest drain of a worker that was refused, because another one has its name. It is well below the 30 s after
 /// which schedulers compare attempts with those that the executor holds.
 const MAX_REFUSED_DRAIN: Duration = Duration::from_secs(10);
@@ -108,6 +112,7 @@ impl EventLoop {
         }
         self.record_starts(&mut decisions);
         self.commit(&decisions).await?;
+        self.last_started = decisions.start.len();
         self.act(decisions);
         self.services.status.remove_fetched(fetched);
         let (held, running) = (self.lanes.held(), self.running.len());
@@ -154,7 +159,9 @@ impl EventLoop {
     fn linger(&self) -> Linger {
         // A crash loses the outcomes that linger, so a worker with much to do keeps that time short.
         let has_room = self.lanes.held() < self.services.settings.concurrency / 2;
-        if has_room && self.services.status.burst_gate.is_closed() {
+        let are_many =
+            self.last_started >= MANY_STARTED || self.services.status.burst_gate.is_closed();
+        if has_room && are_many {
             linger::ENDED_IN_BURST
         } else {
             linger::ENDED

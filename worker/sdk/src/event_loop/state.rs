@@ -64,6 +64,8 @@ pub(crate) struct EventLoop {
     pub(super) recorded: Vec<AttemptKey>,
     /// No start could be recorded for so long that everything is returned.
     pub(super) unrecordable: bool,
+    /// How many attempts the last turn started.
+    pub(super) last_started: usize,
 }
 
 /// An attempt whose handler runs. Dropping it drops the handler: after a hard stop no task would journal its end.
@@ -97,6 +99,7 @@ impl EventLoop {
             lease_overdue: false,
             recorded: Vec::new(),
             unrecordable: false,
+            last_started: 0,
         }
     }
 
