@@ -63,7 +63,7 @@ impl HandlerKind {
             }
             Self::Http => {
                 let handler = HttpHandler::builder().policy(options.http.clone());
-                builder.kind(self.name(), handler.secrets(secrets).build()?)
+                builder.kind(self.name(), handler.secrets(secrets).build())
             }
         })
     }

@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cueline_model::AlarmChannel;
 use cueline_model::alarm::{AlarmMessage, ChannelKind, HookChannel};
-use cueline_outbound::{AddressPolicy, PolicyResolver, RefusedAddress, SystemResolver};
+use cueline_outbound::{AddressPolicy, OutboundClient, RefusedAddress, SystemResolver};
 use cueline_runtime::Clock;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
-use reqwest::{Certificate, Client, Response, Url, redirect};
+use reqwest::{Certificate, Response, Url};
 use serde_json::Value;
 
 use crate::answers::judge;
@@ -17,14 +16,12 @@ use crate::secrets::Secrets;
 use crate::signatures::{dingtalk_sign, webhook_signature};
 use crate::{Outgoing, Refused, formats};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// How much of an answer is read.
 const MAX_ANSWER_BYTES: usize = 2_000;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Hooks {
-    client: Client,
+    client: OutboundClient,
     policy: Arc<AddressPolicy>,
     clock: Arc<dyn Clock>,
 }
@@ -35,22 +32,13 @@ impl Hooks {
         authorities: Option<&str>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, reqwest::Error> {
-        let resolver = PolicyResolver {
-            names: Arc::new(SystemResolver),
-            policy: Arc::clone(policy),
+        let authorities = match authorities {
+            Some(pem) => Certificate::from_pem_bundle(pem.as_bytes())?,
+            None => Vec::new(),
         };
-        let mut builder = Client::builder()
-            .no_proxy()
-            .dns_resolver(Arc::new(resolver))
-            .redirect(redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .user_agent(concat!("cueline/", env!("CARGO_PKG_VERSION")));
-        if let Some(pem) = authorities {
-            let certificates = Certificate::from_pem_bundle(pem.as_bytes())?;
-            builder = builder.tls_certs_merge(certificates);
-        }
+        let names = Arc::new(SystemResolver);
         Ok(Self {
-            client: builder.build()?,
+            client: OutboundClient::new(names, Arc::clone(policy), authorities),
             policy: Arc::clone(policy),
             clock,
         })
@@ -93,7 +81,8 @@ impl Hooks {
                 .append_pair("sign", &dingtalk_sign(secret, now_ms));
         }
         let body = body.to_string();
-        let mut request = self.client.post(url).header(
+        let client = self.client.get().await.map_err(Refused::for_now)?;
+        let mut request = client.post(url).header(
             CONTENT_TYPE,
             HeaderValue::from_static("application/json; charset=utf-8"),
         );

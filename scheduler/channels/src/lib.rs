@@ -90,7 +90,7 @@ impl Channels {
     ///
     /// # Errors
     ///
-    /// When the TLS set-up of this machine cannot be used, or when an authority is no certificate.
+    /// When an authority is no certificate.
     pub fn new(options: ChannelOptions, clock: Arc<dyn Clock>) -> Result<Self, ChannelsError> {
         // Only the first call has an effect.
         let _ = rustls::crypto::ring::default_provider().install_default();

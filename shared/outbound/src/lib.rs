@@ -3,10 +3,12 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod client;
 mod policy;
 mod resolver;
 pub mod secrets;
 
+pub use client::{CONNECT_TIMEOUT, OutboundClient};
 pub use ipnet::IpNet;
 pub use policy::{AddressPolicy, RefusedAddress, parse_network};
-pub use resolver::{PolicyResolver, SystemResolver, permitted};
+pub use resolver::{SystemResolver, permitted};

@@ -26,11 +26,11 @@ impl Resolve for SystemResolver {
 
 /// Gives the client only permitted addresses. The client connects to these and asks for no others, so another answer of
 /// the name server after the check has no effect.
-pub struct PolicyResolver {
+pub(crate) struct PolicyResolver {
     /// What resolves names.
-    pub names: Arc<dyn Resolve>,
+    pub(crate) names: Arc<dyn Resolve>,
     /// Which addresses are permitted.
-    pub policy: Arc<AddressPolicy>,
+    pub(crate) policy: Arc<AddressPolicy>,
 }
 
 impl Resolve for PolicyResolver {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use cueline_test_servers::free_port;
 use cueline_test_support::{SOON, try_eventually};
 use cueline_tests::execution_log::{Entry, Event};
-use cueline_tests::standalone::command;
+use cueline_tests::standalone::{command, process};
 use cueline_tests::{ExecutionLog, Finished, Standalone, Tmpfs, finish, program};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, SqliteConnection};
@@ -449,4 +449,39 @@ async fn a_damaged_journal_is_refused_and_rebuilt_without_the_file() -> Result<(
     // The advice: without the file, the attempt that had started ends lost. The others are published again.
     let server = Standalone::start(&data, &[]).await?;
     check_all_ended(&server, &log, 1).await
+}
+
+/// Only requests need the certificates of authorities. Their attempts say what is missing.
+#[tokio::test]
+async fn a_machine_without_certificates_runs_all_but_requests() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (data, port) = (folder.path().join("data"), free_port()?);
+    let process = process(&data, port, &["--allow", "http", "--allow", "shell"])?
+        .env("SSL_CERT_FILE", folder.path().join("missing"))
+        .env("SSL_CERT_DIR", folder.path().join("missing"));
+    let server = Standalone::launch(process, &data, port).await?;
+    let manual = json!({ "manual": true });
+    let jobs = json!([
+        { "name": "other", "schedule": manual, "handler": { "shell": "true" } },
+        { "name": "request", "schedule": manual, "handler": { "http": { "method": "GET", "url": server.url() } } },
+    ]);
+    server.apply(&jobs).await?;
+    for job in ["other", "request"] {
+        let trigger = format!("/jobs/{job}/trigger");
+        server.post(&trigger, &json!({})).await?;
+    }
+    server.wait_until_all_ended(FAILED_WITHIN).await?;
+    let runs = server.all_runs().await?;
+    let run = |job: &str| runs.iter().find(|run| run["job"] == job);
+    ensure!(
+        run("other").is_some_and(|run| run["state"] == "succeeded"),
+        "{runs:?}"
+    );
+    let request = run("request").context("no request")?;
+    let message = request["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.contains("TLS") && message.contains("No CA certificates"),
+        "{request}"
+    );
+    server.terminate().await
 }

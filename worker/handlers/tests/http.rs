@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 async fn run(spec: HttpSpec) -> (Result<Output, Failure>, Recorded) {
-    let handler = HttpHandler::new().expect("a client");
+    let handler = HttpHandler::new();
     testing::run(&handler, info(HandlerSpec::Http(spec))).await
 }
 
@@ -59,7 +59,7 @@ async fn a_request_names_its_run_and_its_response_is_kept() {
 #[tokio::test]
 async fn the_idempotency_key_is_the_same_in_all_attempts_of_a_run_only() {
     let (url, mut requests) = server(|_| answer("200 OK", "")).await;
-    let handler = HttpHandler::new().expect("a client");
+    let handler = HttpHandler::new();
     let first = info(HandlerSpec::Http(get(&url)));
     let mut keys = Vec::new();
     let retry = AttemptInfo {
@@ -242,7 +242,7 @@ async fn tls_refuser() -> (String, tokio::task::JoinHandle<()>) {
 async fn a_request_without_a_time_limit_has_a_default_one() {
     let (url, _requests) = server(|_| Vec::new()).await;
     let handler = HttpHandler::builder().default_timeout(Duration::from_millis(200));
-    let handler = handler.build().expect("a client");
+    let handler = handler.build();
     let (result, _) = testing::run(&handler, info(HandlerSpec::Http(get(&url)))).await;
     let text = message(result);
     assert!(text.contains("no whole response within 200ms"), "{text}");
@@ -252,7 +252,7 @@ async fn a_request_without_a_time_limit_has_a_default_one() {
 #[tokio::test]
 async fn stopping_drops_the_request() {
     let (url, mut requests) = server(|_| Vec::new()).await;
-    let handler = HttpHandler::new().expect("a client");
+    let handler = HttpHandler::new();
     let (cx, _) = testing::context(info(HandlerSpec::Http(get(&url))));
     let attempt = cx.clone();
     let task = tokio::spawn(async move { handler.run(attempt).await });
@@ -266,7 +266,7 @@ async fn stopping_drops_the_request() {
 #[tokio::test]
 async fn a_request_that_is_stopped_before_its_start_is_not_sent() {
     let (url, mut requests) = server(|_| answer("200 OK", "")).await;
-    let handler = HttpHandler::new().expect("a client");
+    let handler = HttpHandler::new();
     let (cx, _) = testing::context(info(HandlerSpec::Http(get(&url))));
     testing::stop(&cx, StopReason::Fenced);
     let text = message(handler.run(cx).await);
@@ -276,7 +276,7 @@ async fn a_request_that_is_stopped_before_its_start_is_not_sent() {
 
 #[tokio::test]
 async fn work_for_another_handler_is_refused() {
-    let handler = HttpHandler::new().expect("a client");
+    let handler = HttpHandler::new();
     let (result, _) = testing::run(&handler, info(HandlerSpec::Native("x".into()))).await;
     assert!(message(result).contains("http handler was given a job of kind native:x"));
 }

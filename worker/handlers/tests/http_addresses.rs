@@ -63,7 +63,7 @@ async fn run(
     if let Some(names) = names {
         builder = builder.resolver(names);
     }
-    let handler = builder.build().expect("a client");
+    let handler = builder.build();
     testing::run(&handler, info(HandlerSpec::Http(spec))).await
 }
 

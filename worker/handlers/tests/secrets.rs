@@ -92,7 +92,7 @@ async fn a_request_has_the_value_and_its_response_does_not_show_it() {
         ..get(&url)
     };
     let handler = HttpHandler::builder().secrets(sources(dir.path()));
-    let handler = handler.build().expect("a client");
+    let handler = handler.build();
     let (result, recorded) = testing::run(&handler, info(HandlerSpec::Http(spec))).await;
     let request = requests.recv().await.expect("it came");
     assert_eq!(header(&request, "authorization").as_deref(), Some(VALUE));

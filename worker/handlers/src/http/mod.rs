@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cueline_outbound::{PolicyResolver, SystemResolver};
+use cueline_outbound::{CONNECT_TIMEOUT, OutboundClient, SystemResolver};
 use cueline_worker::model::HandlerSpec;
 use cueline_worker::model::handler::HttpSpec;
 use cueline_worker::{Context, Failure, Handler, LogStream, Output};
 use reqwest::dns::Resolve;
 use reqwest::header::{HeaderMap, LOCATION};
-use reqwest::{Client, Response, StatusCode, Url, redirect};
+use reqwest::{Response, StatusCode, Url};
 
 pub use cueline_outbound::{AddressPolicy, IpNet, RefusedAddress, parse_network};
 
@@ -24,19 +24,11 @@ use crate::shortage::{self, Patience};
 use hop::{Hop, is_redirect, target};
 use request::HttpTexts;
 
-/// How long connecting may take. The time limit bounds the whole attempt.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// How long a request without a time limit of its job may take.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// How much of a response is kept.
 const MAX_BODY_BYTES: usize = MAX_LINE_BYTES;
-
-/// Why [`HttpHandlerBuilder::build`] failed.
-#[derive(Debug, thiserror::Error)]
-#[error("failed to set up the HTTP client")]
-pub struct HttpClientError(#[from] reqwest::Error);
 
 /// Runs [`HandlerSpec::Http`].
 ///
@@ -59,7 +51,7 @@ pub struct HttpClientError(#[from] reqwest::Error);
 /// [`HttpHandlerBuilder::default_timeout`] if it has none. Stopping drops the request.
 #[derive(Debug, Clone)]
 pub struct HttpHandler {
-    client: Client,
+    client: OutboundClient,
     policy: Arc<AddressPolicy>,
     secrets: SecretSources,
     default_timeout: Duration,
@@ -102,41 +94,25 @@ impl HttpHandlerBuilder {
         self
     }
 
-    /// A handler with connections of its own.
-    ///
-    /// # Errors
-    ///
-    /// When the TLS set-up of this machine cannot be used.
-    pub fn build(self) -> Result<HttpHandler, HttpClientError> {
+    /// A handler with connections of its own. If the TLS set-up of this machine cannot be used, its attempts fail.
+    #[must_use]
+    pub fn build(self) -> HttpHandler {
         cueline_worker::install_tls_provider();
         let policy = Arc::new(self.policy);
-        let resolver = PolicyResolver {
-            names: self.names,
-            policy: Arc::clone(&policy),
-        };
-        let client = Client::builder()
-            .no_proxy()
-            .dns_resolver(Arc::new(resolver))
-            .redirect(redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .user_agent(concat!("cueline/", env!("CARGO_PKG_VERSION")))
-            .build()?;
-        Ok(HttpHandler {
-            client,
+        HttpHandler {
+            client: OutboundClient::new(self.names, Arc::clone(&policy), Vec::new()),
             policy,
             secrets: self.secrets,
             default_timeout: self.default_timeout,
-        })
+        }
     }
 }
 
 impl HttpHandler {
     /// A handler with the default settings; see [`HttpHandler::builder`].
-    ///
-    /// # Errors
-    ///
-    /// When the TLS set-up of this machine cannot be used.
-    pub fn new() -> Result<Self, HttpClientError> {
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "one way to a handler is enough")]
+    pub fn new() -> Self {
         Self::builder().build()
     }
 
@@ -210,7 +186,8 @@ impl HttpHandler {
             if let Some(reason) = cx.stop_reason() {
                 return Err(Failure::new(format!("not sent ({reason:?})")));
             }
-            let error = match self.client.execute(hop.request(own)).await {
+            let client = self.client.get().await.map_err(Failure::new)?;
+            let error = match client.execute(hop.request(own)).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
