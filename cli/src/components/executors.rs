@@ -49,10 +49,10 @@ impl HandlerKind {
         marker: &str,
         guard: &GuardId,
         options: &ExecutorOptions,
-    ) -> Result<Builder> {
+    ) -> Builder {
         let users = options.allow_run_as.iter().cloned();
         let secrets = options.secrets.clone();
-        Ok(match self {
+        match self {
             Self::Shell => {
                 let handler = ShellHandler::new(marker).guarded(guard.clone());
                 builder.kind(self.name(), handler.allow_run_as(users).secrets(secrets))
@@ -65,7 +65,7 @@ impl HandlerKind {
                 let handler = HttpHandler::builder().policy(options.http.clone());
                 builder.kind(self.name(), handler.secrets(secrets).build())
             }
-        })
+        }
     }
 }
 
@@ -197,7 +197,7 @@ impl Executors {
             builder = builder.native(native, handler.clone());
         }
         for kind in &options.allow {
-            builder = kind.add_to(builder, &marker, &guard, options)?;
+            builder = kind.add_to(builder, &marker, &guard, options);
         }
         let worker = builder.before_start(move || end_orphans(marker)).build()?;
         let readiness = worker.readiness();
