@@ -14,9 +14,9 @@ use crate::identity::AttemptKey;
 const MAX_UNJOURNALLED: Duration = Duration::from_millis(250);
 
 impl EventLoop {
-    /// Journals what waits in a lane, and what has waited for its record for long. Before an answer about what the worker
-    /// holds, and when a trigger waits that came after them, it journals all: after a crash, the journal must not have a
-    /// later trigger of a lane without the earlier one.
+    /// Journals what waits in a lane, and what has waited for its record for long. It journals all before an answer about
+    /// what the worker holds, and when a later trigger waits. After a crash, the journal must not have a later trigger of a
+    /// lane without the earlier one.
     pub(super) fn journal_unstarted(
         &mut self,
         is_tick: bool,
