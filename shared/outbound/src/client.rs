@@ -40,7 +40,11 @@ impl OutboundClient {
             names,
             policy: Arc::clone(&policy),
         };
-        std::thread::spawn(move || sender.send_replace(Some(build(resolver, authorities))));
+        let build = move || sender.send_replace(Some(build(resolver, authorities)));
+        let thread = std::thread::Builder::new().name("certificates".to_owned());
+        if let Err(error) = thread.spawn(build) {
+            tracing::error!(%error, "failed to start the thread that reads the certificates of authorities");
+        }
         Self { policy, set_up }
     }
 
@@ -53,7 +57,8 @@ impl OutboundClient {
         let mut set_up = self.set_up.clone();
         let done = set_up.wait_for(Option::is_some).await;
         let done = done.ok().and_then(|done| done.clone());
-        let client = done.unwrap_or_else(|| Err("the set-up panicked".to_owned()));
+        let client =
+            done.unwrap_or_else(|| Err("its thread was not started or panicked".to_owned()));
         client.map_err(|why| {
             format!("failed to set up TLS: {why}; repair it and restart this process")
         })
