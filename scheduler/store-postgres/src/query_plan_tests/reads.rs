@@ -5,7 +5,7 @@ use cueline_store::adapter::audit_query::{AuditQuery, Bound};
 use cueline_store::adapter::dead_letter_query::DeadLetterQuery;
 use cueline_store::{AuditFilter, AuditResult, DeadLetterFilter, NewDeadLetter, Order, RunFilter};
 
-use super::{Explained, START_MS, fixture, loaded};
+use super::{Explained, JOBS, START_MS, assert_plan, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
     accounts, audit, changes, dead_letters, executors, job_list, ledger, oldest_queued, run_list,
@@ -282,6 +282,19 @@ async fn the_audit_log_uses_its_indexes() {
         s.check(audit::FORGET_VERSIONS, part, |q| q.bind(vec![1_i64, 2]))
             .await;
     }
+}
+
+/// An analysis while the rows of an apply are not committed finds pages, and no row.
+#[tokio::test]
+async fn new_jobs_are_not_compared_with_all_versions() {
+    let (s, server, name) = loaded(JOBS).await;
+    let analyzed =
+        "UPDATE pg_class SET reltuples = 0, relpages = 20 WHERE relname IN ('job', 'job_version')";
+    server.sql(&name, analyzed).expect("changes statistics");
+    let ids: Vec<i64> = (1..).take(JOBS).collect();
+    let text = s.plan(audit::FORGET_VERSIONS, |q| q.bind(ids)).await;
+    let parts = ["job_version_pkey", "Index Cond: (job_id = ANY", "(id < "];
+    assert_plan(&text, &parts, &["Join"], "new jobs");
 }
 
 /// Letters of one namespace are found among many others.
