@@ -36,9 +36,8 @@ pub(crate) async fn run(config: SchedulerConfig) -> Result<()> {
     };
     state.limit_event_streams(descriptors::event_streams(connections));
     state.openid = openid;
-    let hint = setup_hint(&state, &http.url()).await;
-    http.answer_by(cueline_api::router(state));
-    if let Some(hint) = hint {
+    http.answer_by(cueline_api::router(state.clone()));
+    if let Some(hint) = setup_hint(&state, &http.url()).await {
         say(&hint);
     }
     say("ready\n");

@@ -1,6 +1,6 @@
 //! Composes store, broker, engine and executors in one process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,29 +158,8 @@ impl Composition {
     /// Opens store and broker and starts everything.
     pub(crate) async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
         let retry = StartupRetry::new(options.start_timeout);
-        let open_store = open_store(data, options, &retry).await?;
+        let (open_store, mut keys, open_broker) = open(data, options, &retry).await?;
         let store = open_store.store.clone();
-        if !(options.jobs.is_empty() && options.calendars.is_empty() && options.scripts.is_empty())
-        {
-            let by = Actor::new(ActorKind::Node, NODE);
-            let calendars = &options.calendars;
-            store
-                .put_calendars(calendars, &Precondition::None, false, &by)
-                .await?;
-            for script in &options.scripts {
-                store
-                    .put_script(script, &Precondition::None, false, &by)
-                    .await?;
-            }
-            store.apply_jobs(&options.jobs, false, &by).await?;
-        }
-        let state_dir = |name: &ExecutorName| data.path().join("executors").join(name.as_str());
-        let mut keys = None;
-        if options.has_shared_broker() {
-            let executors = options.executor_ids();
-            keys = Some(WorkerKeys::open(&executors, state_dir, &*store, &retry).await?);
-        }
-        let open_broker = open_broker(data, options, keys.as_ref(), &retry).await?;
         let broker = &open_broker.broker;
         let origins = match &keys {
             Some(_) => Origins::enrolled(store.clone()),
@@ -212,7 +191,7 @@ impl Composition {
         };
         let mut workers = Vec::with_capacity(options.executors.len());
         for name in &options.executors {
-            let state_dir = state_dir(name);
+            let state_dir = state_dir(data, name);
             let worker = match keys.as_mut().and_then(|keys| keys.take(name)) {
                 Some(identity) => executors.start_sealed(identity, &state_dir, &shared, broker)?,
                 None => executors.start(name, &state_dir, &shared, broker)?,
@@ -262,6 +241,53 @@ const STORE_HINT: &str =
     "all jobs and runs are in that file: restore it from a backup, or give another --data";
 const QUEUE_HINT: &str = "store.db also has the queued triggers; if you cannot repair this file, move it away with its \
     -wal and -shm files, and the triggers are queued again within a minute";
+
+/// Opens the store with what the job files have, and the broker.
+async fn open(
+    data: &DataDir,
+    options: &CompositionOptions,
+    retry: &StartupRetry,
+) -> Result<(OpenStore, Option<WorkerKeys>, OpenBroker)> {
+    let filled = async {
+        let opened = open_store(data, options, retry).await?;
+        put_job_files(&*opened.store, options).await?;
+        Ok(opened)
+    };
+    if !options.has_shared_broker() {
+        // Neither needs the other, and each waits for its disk.
+        let broker = open_broker(data, options, None, retry);
+        let (store, broker) = tokio::try_join!(filled, broker)?;
+        return Ok((store, None, broker));
+    }
+    let store = filled.await?;
+    let executors = options.executor_ids();
+    let state_dir = |name: &ExecutorName| state_dir(data, name);
+    let keys = WorkerKeys::open(&executors, state_dir, &*store.store, retry).await?;
+    let broker = open_broker(data, options, Some(&keys), retry).await?;
+    Ok((store, Some(keys), broker))
+}
+
+/// The state directory of an executor.
+fn state_dir(data: &DataDir, name: &ExecutorName) -> PathBuf {
+    data.path().join("executors").join(name.as_str())
+}
+
+async fn put_job_files(store: &dyn Store, options: &CompositionOptions) -> Result<()> {
+    if options.jobs.is_empty() && options.calendars.is_empty() && options.scripts.is_empty() {
+        return Ok(());
+    }
+    let by = Actor::new(ActorKind::Node, NODE);
+    store
+        .put_calendars(&options.calendars, &Precondition::None, false, &by)
+        .await?;
+    for script in &options.scripts {
+        store
+            .put_script(script, &Precondition::None, false, &by)
+            .await?;
+    }
+    store.apply_jobs(&options.jobs, false, &by).await?;
+    Ok(())
+}
 
 async fn open_store(
     data: &DataDir,

@@ -65,14 +65,13 @@ pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {
     state.openid = openid;
     let workers = composition.workers.clone();
     state.process_metrics = Arc::new(move || worker_metrics::families(&workers));
-    let hint = setup_hint(&state, &url).await;
     // Written before the server is ready, so that commands find it as soon as it is.
     if let Err(e) = discovery::write(&url, &data.token_file(), &socket) {
         tracing::warn!(error = %e, "failed to announce this server to the cueline command; give --url and --token to it");
     }
-    http.answer_by(cueline_api::router(state));
+    http.answer_by(cueline_api::router(state.clone()));
     say(&banner(&config, &url, &data, options.jobs.len()));
-    if let Some(hint) = hint {
+    if let Some(hint) = setup_hint(&state, &url).await {
         say(&hint);
     }
 

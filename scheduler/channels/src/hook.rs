@@ -8,7 +8,9 @@ use cueline_model::alarm::{AlarmMessage, ChannelKind, HookChannel};
 use cueline_outbound::{AddressPolicy, OutboundClient, RefusedAddress, SystemResolver};
 use cueline_runtime::Clock;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
-use reqwest::{Certificate, Response, Url};
+use reqwest::{Response, Url};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject as _};
 use serde_json::Value;
 
 use crate::answers::judge;
@@ -31,11 +33,10 @@ impl Hooks {
         policy: &Arc<AddressPolicy>,
         authorities: Option<&str>,
         clock: Arc<dyn Clock>,
-    ) -> Result<Self, reqwest::Error> {
-        let authorities = match authorities {
-            Some(pem) => Certificate::from_pem_bundle(pem.as_bytes())?,
-            None => Vec::new(),
-        };
+    ) -> Result<Self, pem::Error> {
+        let authorities =
+            CertificateDer::pem_slice_iter(authorities.unwrap_or_default().as_bytes());
+        let authorities = authorities.collect::<Result<_, _>>()?;
         let names = Arc::new(SystemResolver);
         Ok(Self {
             client: OutboundClient::new(names, Arc::clone(policy), authorities),
@@ -81,7 +82,7 @@ impl Hooks {
                 .append_pair("sign", &dingtalk_sign(secret, now_ms));
         }
         let body = body.to_string();
-        let client = self.client.get().await.map_err(Refused::for_now)?;
+        let client = self.client.get(&url).await.map_err(Refused::for_now)?;
         let mut request = client.post(url).header(
             CONTENT_TYPE,
             HeaderValue::from_static("application/json; charset=utf-8"),

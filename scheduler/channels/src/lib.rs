@@ -64,7 +64,7 @@ impl Refused {
 /// Why [`Channels::new`] failed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to set up the client of alarms")]
-pub struct ChannelsError(#[from] reqwest::Error);
+pub struct ChannelsError(#[from] rustls::pki_types::pem::Error);
 
 /// The settings of [`Channels`].
 #[derive(Debug, Clone, Default)]

@@ -107,9 +107,8 @@ impl Database {
             .pragma("query_only", "1")
             .pragma("cache_size", "-16384");
         let readers = pool(READERS).connect_with(reading.clone()).await?;
-        let authentication = pool(AUTHENTICATION_CONNECTIONS)
-            .connect_with(reading)
-            .await?;
+        // A connection like that of a reader was opened, so this one is opened without a wait for it.
+        let authentication = pool(AUTHENTICATION_CONNECTIONS).connect_lazy_with(reading);
         Ok(Self {
             writer: CountedPool::new("writer", writer),
             readers: CountedPool::new("readers", readers),

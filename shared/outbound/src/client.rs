@@ -1,31 +1,37 @@
-//! The HTTP client of requests to other machines.
+//! The HTTP clients of requests to other machines.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::dns::Resolve;
-use reqwest::{Certificate, Client, redirect};
+use reqwest::{Client, Url, redirect};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::watch;
 
+use crate::authorities;
 use crate::policy::AddressPolicy;
 use crate::resolver::PolicyResolver;
 
 /// How long connecting may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The client, or why there is none. `None` while it is being set up.
-type SetUp = Option<Result<Client, String>>;
+/// A client, or why there is none.
+type Built = Result<Client, String>;
 
-/// A client that connects only to permitted addresses. It uses no proxies of the environment, which would resolve names
-/// themselves, and follows no redirects.
+/// Clients that connect only to permitted addresses. They use no proxies of the environment, which would resolve names
+/// themselves, and follow no redirects.
 ///
-/// A thread sets it up, because that reads the hundreds of certificates of this machine's authorities. It begins at once, not
-/// with the first request: later, the process may lack descriptors, and would trust fewer authorities.
+/// A thread sets up the client of `https`, because that reads the hundreds of certificates of this machine's authorities.
+/// It begins at once, not with the first request: later, the process may lack descriptors, and would trust fewer
+/// authorities.
 #[derive(Clone)]
 pub struct OutboundClient {
     policy: Arc<AddressPolicy>,
-    set_up: watch::Receiver<SetUp>,
+    plain: Built,
+    /// `None` while it is being set up.
+    tls: watch::Receiver<Option<Built>>,
 }
 
 impl OutboundClient {
@@ -33,46 +39,57 @@ impl OutboundClient {
     pub fn new(
         names: Arc<dyn Resolve>,
         policy: Arc<AddressPolicy>,
-        authorities: Vec<Certificate>,
+        authorities: Vec<CertificateDer<'static>>,
     ) -> Self {
-        let (sender, set_up) = watch::channel(None);
-        let resolver = PolicyResolver {
+        let resolver = Arc::new(PolicyResolver {
             names,
             policy: Arc::clone(&policy),
+        });
+        let plain = build(&resolver, RootCertStore::empty().into());
+        let (sender, tls) = watch::channel(None);
+        let set_up = move || {
+            let roots = authorities::with(authorities);
+            sender.send_replace(Some(roots.and_then(|roots| build(&resolver, roots))));
         };
-        let build = move || sender.send_replace(Some(build(resolver, authorities)));
         let thread = std::thread::Builder::new().name("certificates".to_owned());
-        if let Err(error) = thread.spawn(build) {
+        if let Err(error) = thread.spawn(set_up) {
             tracing::error!(%error, "failed to start the thread that reads the certificates of authorities");
         }
-        Self { policy, set_up }
+        Self { policy, plain, tls }
     }
 
-    /// The client. Waits until it is set up.
+    /// The client for requests to `url`. For `https`, it waits until that client is set up.
     ///
     /// # Errors
     ///
     /// When the TLS set-up of this machine could not be used.
-    pub async fn get(&self) -> Result<Client, String> {
-        let mut set_up = self.set_up.clone();
-        let done = set_up.wait_for(Option::is_some).await;
-        let done = done.ok().and_then(|done| done.clone());
+    pub async fn get(&self, url: &Url) -> Result<Client, String> {
+        if url.scheme() != "https" {
+            return self.plain.clone();
+        }
+        let mut tls = self.tls.clone();
+        let built = tls.wait_for(Option::is_some).await;
+        let built = built.ok().and_then(|built| built.clone());
         let client =
-            done.unwrap_or_else(|| Err("its thread was not started or panicked".to_owned()));
+            built.unwrap_or_else(|| Err("its thread was not started or panicked".to_owned()));
         client.map_err(|why| {
             format!("failed to set up TLS: {why}; repair it and restart this process")
         })
     }
 }
 
-fn build(resolver: PolicyResolver, authorities: Vec<Certificate>) -> Result<Client, String> {
+fn build(resolver: &Arc<PolicyResolver>, roots: Arc<RootCertStore>) -> Built {
+    let mut tls = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let client = Client::builder()
         .no_proxy()
-        .dns_resolver(Arc::new(resolver))
+        .dns_resolver(Arc::clone(resolver))
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
         .user_agent(concat!("cueline/", env!("CARGO_PKG_VERSION")))
-        .tls_certs_merge(authorities)
+        .tls_backend_preconfigured(tls)
         .build();
     client.map_err(|error| {
         let why = std::error::Error::source(&error).map(ToString::to_string);
@@ -82,7 +99,7 @@ fn build(resolver: PolicyResolver, authorities: Vec<Certificate>) -> Result<Clie
 
 impl fmt::Debug for OutboundClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_set_up = self.set_up.borrow().is_some();
+        let is_set_up = self.tls.borrow().is_some();
         f.debug_struct("OutboundClient")
             .field("policy", &self.policy)
             .field("is_set_up", &is_set_up)

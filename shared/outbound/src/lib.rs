@@ -3,6 +3,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod authorities;
 mod client;
 mod policy;
 mod resolver;

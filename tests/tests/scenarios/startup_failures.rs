@@ -451,9 +451,9 @@ async fn a_damaged_journal_is_refused_and_rebuilt_without_the_file() -> Result<(
     check_all_ended(&server, &log, 1).await
 }
 
-/// Only requests need the certificates of authorities. Their attempts say what is missing.
+/// Only requests over TLS need the certificates of authorities. Their attempts say what is missing.
 #[tokio::test]
-async fn a_machine_without_certificates_runs_all_but_requests() -> Result<()> {
+async fn a_machine_without_certificates_runs_all_but_requests_over_tls() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (data, port) = (folder.path().join("data"), free_port()?);
     let process = process(&data, port, &["--allow", "http", "--allow", "shell"])?
@@ -461,26 +461,31 @@ async fn a_machine_without_certificates_runs_all_but_requests() -> Result<()> {
         .env("SSL_CERT_DIR", folder.path().join("missing"));
     let server = Standalone::launch(process, &data, port).await?;
     let manual = json!({ "manual": true });
+    let get = |url: String| json!({ "http": { "method": "GET", "url": url } });
+    let ready = format!("{}/readyz", server.url());
     let jobs = json!([
         { "name": "other", "schedule": manual, "handler": { "shell": "true" } },
-        { "name": "request", "schedule": manual, "handler": { "http": { "method": "GET", "url": server.url() } } },
+        { "name": "plain", "schedule": manual, "handler": get(ready.clone()) },
+        { "name": "tls", "schedule": manual, "handler": get(ready.replace("http:", "https:")) },
     ]);
     server.apply(&jobs).await?;
-    for job in ["other", "request"] {
+    for job in ["other", "plain", "tls"] {
         let trigger = format!("/jobs/{job}/trigger");
         server.post(&trigger, &json!({})).await?;
     }
     server.wait_until_all_ended(FAILED_WITHIN).await?;
     let runs = server.all_runs().await?;
     let run = |job: &str| runs.iter().find(|run| run["job"] == job);
-    ensure!(
-        run("other").is_some_and(|run| run["state"] == "succeeded"),
-        "{runs:?}"
-    );
-    let request = run("request").context("no request")?;
+    for job in ["other", "plain"] {
+        ensure!(
+            run(job).is_some_and(|run| run["state"] == "succeeded"),
+            "{runs:?}"
+        );
+    }
+    let request = run("tls").context("no request")?;
     let message = request["message"].as_str().unwrap_or_default();
     ensure!(
-        message.contains("TLS") && message.contains("No CA certificates"),
+        message.contains("TLS") && message.contains("no certificates of authorities"),
         "{request}"
     );
     server.terminate().await

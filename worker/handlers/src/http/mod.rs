@@ -186,7 +186,7 @@ impl HttpHandler {
             if let Some(reason) = cx.stop_reason() {
                 return Err(Failure::new(format!("not sent ({reason:?})")));
             }
-            let client = self.client.get().await.map_err(Failure::new)?;
+            let client = self.client.get(&hop.url).await.map_err(Failure::new)?;
             let error = match client.execute(hop.request(own)).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
