@@ -143,8 +143,9 @@ class Brokers(Single):
             service["healthcheck"]["test"] = ["CMD", "wget", "-q", "-O-", "http://127.0.0.1:8222/healthz?js-enabled-only=true"]
 
     def extend_rabbitmq(self, cluster, service, number):
-        # Others find a node by its host name, which only the peers know.
-        service["hostname"] = f"peer-{number}"
+        # Others find a node by the name after the @. It must lead to the network of the peers only, so it is no host name: Docker makes that
+        # an alias in all networks.
+        service["environment"] = {"RABBITMQ_NODENAME": f"rabbit@peer-{number}"}
         data, conf = cluster.folder / f"data-{number}", cluster.folder / f"cluster-{number}.conf"
         data.mkdir()
         (data / ".erlang.cookie").write_text("CUELINENETWORK")
@@ -156,7 +157,7 @@ class Brokers(Single):
             lines += [f"cluster_formation.classic_config.nodes.{n} = rabbit@peer-{n}" for n in (1, 2, 3)]
             first = {cluster.broker: {"condition": "service_healthy"}}
             service["depends_on"] = {**service["depends_on"], **first} if number == 2 else {f"{cluster.broker}-2": {"condition": "service_healthy"}}
-            service["environment"] = {"RABBITMQ_CONFIG_FILE": "/run/secrets/broker/rabbitmq.conf"}
+            service["environment"]["RABBITMQ_CONFIG_FILE"] = "/run/secrets/broker/rabbitmq.conf"
             service["healthcheck"]["test"] = ["CMD", "rabbitmq-diagnostics", "-q", "check_port_connectivity"]
         conf.write_text("\n".join(lines) + "\n")
         service["volumes"] = [
