@@ -158,7 +158,8 @@ impl Composition {
     /// Opens store and broker and starts everything.
     pub(crate) async fn start(data: &DataDir, options: &CompositionOptions) -> Result<Self> {
         let retry = StartupRetry::new(options.start_timeout);
-        let (open_store, mut keys, open_broker) = open(data, options, &retry).await?;
+        let opened = Box::pin(open(data, options, &retry));
+        let (open_store, mut keys, open_broker) = opened.await?;
         let store = open_store.store.clone();
         let broker = &open_broker.broker;
         let origins = match &keys {
