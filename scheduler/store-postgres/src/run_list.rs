@@ -22,20 +22,7 @@ use crate::PgStore;
 use crate::columns::{column, id_range, state_code};
 use crate::error::Result;
 use crate::partitions::existing_partitions;
-use crate::runs::{id_ranges, read_runs, runs_of_jobs};
-
-macro_rules! all {
-    ($direction:literal) => {
-        concat!(
-            "SELECT id FROM run WHERE id > $1 AND id < $2 ORDER BY id ",
-            $direction,
-            " LIMIT $3"
-        )
-    };
-}
-
-pub(crate) const ALL: &str = all!("DESC");
-pub(crate) const ALL_ASCENDING: &str = all!("ASC");
+use crate::runs::{ALL, ALL_ASCENDING, id_ranges, read_runs, runs_of_jobs};
 
 /// For states other than success. Few runs are in such a state.
 macro_rules! in_rare_states {

@@ -51,6 +51,20 @@ macro_rules! of_jobs {
 pub(crate) const OF_JOBS: &str = of_jobs!("DESC");
 const OF_JOBS_ASCENDING: &str = of_jobs!("ASC");
 
+/// The ids of the runs of all jobs.
+macro_rules! all {
+    ($direction:literal) => {
+        concat!(
+            "SELECT id FROM run WHERE id > $1 AND id < $2 ORDER BY id ",
+            $direction,
+            " LIMIT $3"
+        )
+    };
+}
+
+pub(crate) const ALL: &str = all!("DESC");
+pub(crate) const ALL_ASCENDING: &str = all!("ASC");
+
 const COUNT_JOBS: &str = "SELECT count(*) FROM job_due";
 
 const COUNT_LIVE: &str = "
@@ -97,7 +111,8 @@ pub(crate) async fn id_ranges(
 }
 
 /// Ids of runs of jobs in the order of the search. Searches the first block first, then twice as many blocks with each
-/// further statement.
+/// further statement. After the most blocks without a run of these jobs, it goes on at the next run of any job: a promotion
+/// or a restored backup leaves out a billion numbers.
 pub(crate) async fn runs_of_jobs(
     conn: &mut PgConnection,
     wanted: &RunsOfJobs<'_>,
@@ -114,10 +129,11 @@ pub(crate) async fn runs_of_jobs(
         ranges.reverse();
         OF_JOBS
     };
-    let mut blocks = ranges.into_iter().flat_map(|(low, high)| {
+    let blocks = ranges.into_iter().flat_map(|(low, high)| {
         let (low, high) = (low.max(first) >> BLOCK_BITS, high.min(last) >> BLOCK_BITS);
         (0..=high - low).map(move |n| if is_ascending { low + n } else { high - n })
     });
+    let mut blocks = blocks.peekable();
     let mut found = FoundRuns::default();
     let (mut step, mut left) = (1, wanted.max_blocks);
     while found.ids.len() < wanted.limit {
@@ -139,6 +155,20 @@ pub(crate) async fn runs_of_jobs(
             .bind(to_i64(wanted.limit - found.ids.len()))
             .fetch_all(&mut *conn)
             .await?;
+        if ids.is_empty() && searched.len() == MAX_BLOCKS {
+            let Some(next) = next_run(conn, wanted, low, high).await? else {
+                break;
+            };
+            let next = next >> BLOCK_BITS;
+            let is_before = |block: i64| {
+                if is_ascending {
+                    block < next
+                } else {
+                    block > next
+                }
+            };
+            while blocks.next_if(|block| is_before(*block)).is_some() {}
+        }
         found.ids.extend(ids);
         step = (step * 2).min(MAX_BLOCKS);
         if left == 0 && found.ids.len() < wanted.limit {
@@ -146,6 +176,26 @@ pub(crate) async fn runs_of_jobs(
         }
     }
     Ok(found)
+}
+
+/// The first run of any job behind ids that were searched, from `low` to `high`.
+async fn next_run(
+    conn: &mut PgConnection,
+    wanted: &RunsOfJobs<'_>,
+    low: i64,
+    high: i64,
+) -> Result<Option<i64>> {
+    let (statement, above, below) = match wanted.order {
+        Order::Ascending => (ALL_ASCENDING, high, wanted.ids.below),
+        Order::Descending => (ALL, wanted.ids.above, low),
+    };
+    let next = sqlx::query_scalar(statement)
+        .bind(above)
+        .bind(below)
+        .bind(1_i64)
+        .fetch_optional(conn)
+        .await?;
+    Ok(next)
 }
 
 /// A run with its timeline, in a snapshot.

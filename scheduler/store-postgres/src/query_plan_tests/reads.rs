@@ -67,7 +67,7 @@ async fn reads_use_their_indexes() {
         q.bind(vec![START_MS]).bind(1_i64).bind(first).bind(end)
     })
     .await;
-    for sql in [run_list::ALL, run_list::ALL_ASCENDING] {
+    for sql in [runs::ALL, runs::ALL_ASCENDING] {
         let text = s
             .plan(sql, |q| q.bind(first).bind(i64::MAX).bind(5_i64))
             .await;

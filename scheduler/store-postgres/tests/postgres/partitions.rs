@@ -1,5 +1,6 @@
 //! Partitions of days are created when needed, at any time of the clock, and dropped when they are old.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -9,8 +10,8 @@ use cueline_model::{
     Outcome, OutcomeKind, RunId, Shard, Timestamp,
 };
 use cueline_store::{
-    AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, FiredRuns, NodeId, Plan,
-    PlannedRun, Planner, RetentionStore as _, Store,
+    AttemptReport, ClockOverride, DispatchRequest, FireDueRequest, FiredRuns, NodeId, Order, Plan,
+    PlannedRun, Planner, RetentionStore as _, RunFilter, Store,
 };
 use cueline_store_postgres::{PgOptions, PgStore};
 use sqlx::postgres::PgConnection;
@@ -203,6 +204,38 @@ pub(crate) async fn end(store: &PgStore, run: RunId, now_ms: i64) {
     };
     let done = store.ingest_reports(&[log, ended]).await.expect("ingests");
     assert_eq!(done.ended, 1);
+}
+
+/// A promotion, or a restored backup, leaves out a billion numbers or more.
+#[tokio::test]
+async fn a_list_of_a_job_skips_numbers_that_no_run_has() {
+    let fixture = Fixture::new().await;
+    let store = fixture.open().await;
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
+    let registered = store.register_node("n", 1 << 40).await;
+    let node = registered.expect("registers").node;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        fixture.advance(1_000);
+        ids.push(fire(&store, node, &At(0)).await.runs.remove(0).id);
+        let skip = "SELECT setval('run_number', last_value + 1500000000) FROM run_number";
+        fixture.database.sql(skip);
+    }
+    for order in [Order::Ascending, Order::Descending] {
+        let filter = RunFilter {
+            jobs: vec!["a".parse().expect("a name")],
+            order,
+            limit: 10,
+            ..RunFilter::default()
+        };
+        let page = store.list_runs(&filter).await.expect("lists");
+        let listed: BTreeSet<RunId> = page.runs.iter().map(|run| run.id).collect();
+        assert_eq!(listed, ids.iter().copied().collect(), "{order:?}");
+        assert_eq!(page.next, None, "{order:?}");
+    }
 }
 
 #[tokio::test]
