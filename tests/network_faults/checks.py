@@ -54,7 +54,11 @@ def check_lost(runs, log, windows):
         last = starts[one["id"]].get(one["attempt"]) if one["state"] == "lost" else None
         began = [starts[one["id"]][attempt] for attempt in sorted(starts[one["id"]])]
         # Each start but the last was followed by another attempt, so it was lost.
-        lost = [(e.executor, e.began, ends.get((e.run, e.attempt), e.began + REPORTED_MS)) for e in began if e.attempt < one["attempt"] or e is last]
+        lost = [
+            (e.executor, begun_at(e, one, windows), ends.get((e.run, e.attempt), e.began + REPORTED_MS))
+            for e in began
+            if e.attempt < one["attempt"] or e is last
+        ]
         if one["state"] == "lost" and last is None:
             # It waited in its lane, and its record or the confirmation was lost. Such an attempt counts as started (G10, preconditions).
             lost.append(((one.get("executor") or "").split("/")[-1], one.get("queued_at") or one["fire_at"], one["ended_at"]))
@@ -65,6 +69,14 @@ def check_lost(runs, log, windows):
         if len(began) > 1 and one["job"] != RERUN:
             wrong.append(f"G4: run {one['id']} of {one['job']} has {len(began)} started attempts, and its on_lost is fail")
     return wrong
+
+
+def begun_at(start, one, windows):
+    """When the worker began an attempt. A process that was being started when its worker froze writes its record after the thaw. The worker
+    has noted the start before."""
+    frozen = any(start.executor in w.fault.frozen and w.began <= start.began <= w.healed for w in windows)
+    noted = one.get("started_at") if frozen and start.attempt == one["attempt"] else None
+    return min(start.began, noted or start.began)
 
 
 def fire_times(one):
