@@ -295,6 +295,19 @@ fn wrong_expressions_get_their_error_message() {
     );
 }
 
+/// In Berlin, the clocks go from 02:00 to 03:00 at 01:00 UTC.
+#[test]
+fn a_skipped_time_fires_after_any_moment_before_the_change() {
+    let cron = cron("30 2 * * *", "Europe/Berlin", None);
+    let change = at("2027-03-28T01:00:00Z");
+    for before_ms in [1, 999, 1_000, 1_001] {
+        let after = change.minus_ms(before_ms);
+        assert_eq!(cron.next_after(after), Some(change), "{after}");
+    }
+    let next_day = at("2027-03-29T00:30:00Z");
+    assert_eq!(cron.next_after(change), Some(next_day));
+}
+
 #[test]
 fn time_zones_are_known_by_name_alone() {
     let berlin = cron("@daily", "europe/berlin", None);

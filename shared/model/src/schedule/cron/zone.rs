@@ -47,7 +47,8 @@ pub(super) fn next_match(
         return Some(pattern.next(from.checked_add(offset)?)? - offset);
     }
     let mut from = from;
-    let mut at = jiff::Timestamp::from_second(from).ok()?;
+    // The stretch of the second before: if `from` is the instant of a change, a skipped match fires then.
+    let mut at = jiff::Timestamp::from_second(from.checked_sub(1)?).ok()?;
     let mut offset = zone.to_offset(at);
     if !changes.repeats {
         from = from.max(end_of_repeat(zone, at, offset)?);
