@@ -44,8 +44,8 @@ pub(crate) const TRIM_VERSIONS: &str = "
 /// The versions of the last deleted job that had the name of each new one. The creation of that job has deleted those of
 /// the one before, so the cost does not grow with the number of deletions.
 ///
-/// Their ids are found first. Joined to the versions, they would be found once for each version where the server believes
-/// that a table is empty: it analyzed the table while the rows of an apply were not committed.
+/// Their ids are found first. The server may believe that a table is empty, if it analyzed the table while the rows of an
+/// apply were not committed. A join would then find the ids once for each version.
 pub(crate) const FORGET_VERSIONS: &str = "
     DELETE FROM job_version WHERE job_id = ANY (ARRAY(
         SELECT (SELECT max(p.id) FROM job p WHERE p.name = j.name AND p.id < j.id) FROM job j WHERE j.id = ANY ($1::bigint[])))";

@@ -111,8 +111,8 @@ pub(crate) async fn id_ranges(
 }
 
 /// Ids of runs of jobs in the order of the search. Searches the first block first, then twice as many blocks with each
-/// further statement. After the most blocks without a run of these jobs, it goes on at the next run of any job: a promotion
-/// or a restored backup leaves out a billion numbers.
+/// further statement. After the most blocks without a run of these jobs, it goes on at the next run of any job. A promotion
+/// or a restored backup leaves out a billion numbers, which it need not search.
 pub(crate) async fn runs_of_jobs(
     conn: &mut PgConnection,
     wanted: &RunsOfJobs<'_>,
