@@ -26,6 +26,8 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     losses: watch::Receiver<u64>,
     denied: Arc<broadcast::Sender<String>>,
+    /// Whether more than one address was given.
+    has_addresses: bool,
 }
 
 impl Connection {
@@ -49,6 +51,7 @@ impl Connection {
             }
             std::future::ready(())
         });
+        let has_addresses = servers.len() > 1;
         let client = options.connect(servers).await.map_err(|e| {
             let kind = match e.kind() {
                 ConnectErrorKind::AuthorizationViolation
@@ -62,6 +65,7 @@ impl Connection {
             client,
             losses,
             denied,
+            has_addresses,
         })
     }
 
@@ -79,6 +83,16 @@ impl Connection {
     /// The number of connections so far. It changes with each reconnect.
     pub(crate) fn connects(&self) -> u64 {
         self.client.statistics().connects.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection with this number is up.
+    pub(crate) fn is_still(&self, connects: u64) -> bool {
+        self.client.connection_state() == State::Connected && self.connects() == connects
+    }
+
+    /// Whether a reconnect may lead to another server.
+    pub(crate) fn has_other_servers(&self) -> bool {
+        self.has_addresses || !self.client.server_info().connect_urls.is_empty()
     }
 
     /// Starts to watch for failures.

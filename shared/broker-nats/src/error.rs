@@ -13,6 +13,12 @@ pub(crate) fn permanent(message: impl Into<String>) -> BrokerError {
 
 /// `JetStream`'s error codes; see `errors.json` in the server's sources.
 pub(crate) mod code {
+    const NOT_AVAILABLE: u64 = 10_008;
+    const NOT_LEADER: u64 = 10_009;
+    /// An earlier copy of the message waits for a majority.
+    const DUPLICATE_IN_PROCESS: u64 = 10_158;
+    /// There is no leader, or it has no majority.
+    pub(crate) const UNAVAILABLE: [u64; 3] = [NOT_AVAILABLE, NOT_LEADER, DUPLICATE_IN_PROCESS];
     pub(crate) const CONSUMER_NOT_FOUND: u64 = 10_014;
     pub(crate) const MESSAGE_NOT_FOUND: u64 = 10_037;
     pub(crate) const MESSAGE_TOO_LARGE: u64 = 10_054;
@@ -42,10 +48,12 @@ impl ServerError {
     pub(crate) fn into_broker_error(self, action: &str) -> BrokerError {
         let (description, number) = (&self.description, self.err_code);
         let message = format!("failed to {action}: {description} ({number})");
-        // A code of 4xx blames the request, except 408 (timeout) and 429 (too many requests). A full queue may get room
-        // again.
+        // A code of 4xx blames the request, except 408 (timeout), 409 (an earlier copy is in process) and 429 (too many
+        // requests). A full queue may get room again.
         match self.code {
-            400..500 if !matches!(self.code, 408 | 429) && !self.is_full() => permanent(message),
+            400..500 if !matches!(self.code, 408 | 409 | 429) && !self.is_full() => {
+                permanent(message)
+            }
             _ => transient(message),
         }
     }
@@ -61,6 +69,7 @@ mod tests {
             (400, ErrorKind::Permanent),
             (404, ErrorKind::Permanent),
             (408, ErrorKind::Transient),
+            (409, ErrorKind::Transient),
             (429, ErrorKind::Transient),
             (500, ErrorKind::Transient),
             (503, ErrorKind::Transient),

@@ -36,6 +36,7 @@ mod receipts;
 mod received;
 mod requests;
 mod settle;
+mod silence;
 mod start_logs;
 mod unconfirmed;
 

@@ -165,10 +165,14 @@ impl PullSubscription {
         if status.as_u16() == 100 {
             return Ok(());
         }
+        let description = message.description.unwrap_or_default();
+        // All messages of the request were delivered. With several copies, they come once a majority agrees to that.
+        if status.as_u16() == 409 && description.contains("Batch Completed") {
+            return Ok(());
+        }
         let Some(ended) = self.pending.take_if(is_about) else {
             return Ok(());
         };
-        let description = message.description.unwrap_or_default();
         match status.as_u16() {
             // No messages, or the time is over. Servers of different versions send either.
             404 | 408 => Ok(()),

@@ -23,6 +23,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::connection::{Connection, FailureWatch};
 use crate::error::{permanent, transient};
+use crate::jetstream_api::PublishAck;
+use crate::silence::{Asks, Place, Silence};
 
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -65,6 +67,9 @@ pub(crate) struct Requester {
     window: Arc<Semaphore>,
     chunk: usize,
     timeout: Duration,
+    silence: Mutex<Silence>,
+    /// Asks for a connection to another server.
+    leave: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -85,13 +90,25 @@ struct BatchState {
     subjects: Vec<Subject>,
     replies: Vec<Option<Reply>>,
     answered: usize,
+    heard: Heard,
     /// Slots in the window of unanswered requests. Dropping them frees the slots.
     slots: Option<OwnedSemaphorePermit>,
 }
 
+/// What the replies to a batch say about `JetStream` at this server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    /// The connection was lost, or the server denied a subject.
+    Failure,
+    /// No server leads what was asked.
+    Unavailable,
+    Answer,
+}
+
 impl Requester {
     /// Subscribes to the inbox. `timeout` is the longest time without any reply. The future matches replies until it is
-    /// dropped.
+    /// dropped, and connects to another server when `JetStream` is silent at this one.
     pub(crate) async fn open(
         connection: Connection,
         max_in_flight: usize,
@@ -103,7 +120,12 @@ impl Requester {
             .enqueue(subscribing, Instant::now() + timeout)
             .await?;
         let batches = Arc::<Mutex<Batches>>::default();
+        let leave = Arc::<Notify>::default();
         let matching = match_replies(replies, Arc::clone(&batches));
+        let leaving = connect_elsewhere(connection.clone(), Arc::clone(&leave));
+        let running = async {
+            tokio::join!(matching, leaving);
+        };
         let requester = Self {
             connection,
             inbox,
@@ -111,8 +133,10 @@ impl Requester {
             window: Arc::new(Semaphore::new(max_in_flight)),
             chunk: MAX_CHUNK.min(max_in_flight),
             timeout,
+            silence: Mutex::default(),
+            leave,
         };
-        Ok((requester, matching))
+        Ok((requester, running))
     }
 
     pub(crate) async fn send(
@@ -136,9 +160,9 @@ impl Requester {
         }
         let deadline = Instant::now() + self.timeout;
         self.connection.wait_until_connected(deadline).await?;
-        let (watch, connects) = (self.connection.watch(), self.connection.connects());
+        let watch = self.connection.watch();
         let registered = self.register(requests.len());
-        let batch = &registered.batch;
+        let (batch, connects) = (&registered.batch, registered.connects);
         // Sending ends only with an error. Otherwise the `select` below waits for the replies.
         let sending = async {
             self.write(batch, requests).await?;
@@ -174,14 +198,18 @@ impl Requester {
                 subjects: Vec::with_capacity(count),
                 replies: vec![None; count],
                 answered: 0,
+                heard: Heard::Nothing,
                 slots: None,
             }),
             progress: Notify::new(),
         });
         batches.in_flight.insert(first, Arc::clone(&batch));
+        drop(batches);
         Registered {
             batch,
-            batches: &self.batches,
+            requester: self,
+            connects: self.connection.connects(),
+            sent_at: Instant::now(),
         }
     }
 
@@ -238,15 +266,53 @@ impl Requester {
     }
 }
 
-/// Removes the batch from the list when its call ends, even if the call is dropped.
+/// When its call ends, even if the call is dropped, removes the batch from the list and records whether `JetStream`
+/// answered.
 struct Registered<'a> {
     batch: Arc<Batch>,
-    batches: &'a Mutex<Batches>,
+    requester: &'a Requester,
+    connects: u64,
+    sent_at: Instant,
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        lock(self.batches).in_flight.remove(&self.batch.first);
+        lock(&self.requester.batches)
+            .in_flight
+            .remove(&self.batch.first);
+        let state = lock(&self.batch.state);
+        let Some(asks) = state.subjects.first().and_then(asks) else {
+            return;
+        };
+        let is_unanswered = match state.heard {
+            Heard::Answer => {
+                lock(&self.requester.silence).answered(asks);
+                return;
+            }
+            Heard::Failure => return,
+            Heard::Unavailable => true,
+            Heard::Nothing => state.answered < state.subjects.len(),
+        };
+        drop(state);
+        let connection = &self.requester.connection;
+        // After a lost connection, nothing is known about the server.
+        if !is_unanswered || !connection.is_still(self.connects) {
+            return;
+        }
+        let at = Place {
+            connects: self.connects,
+            server_id: connection.client.server_info().server_id,
+        };
+        let mut silence = lock(&self.requester.silence);
+        if let Some(silent) = silence.unanswered(asks, self.sent_at, Instant::now(), at)
+            && connection.has_other_servers()
+        {
+            tracing::warn!(
+                silent_seconds = silent.as_secs(),
+                "JetStream does not answer at this NATS server; connecting to another one"
+            );
+            self.requester.leave.notify_one();
+        }
     }
 }
 
@@ -277,13 +343,28 @@ impl Batch {
             }
             tokio::select! {
                 () = progress => {}
-                failed = &mut failed => return Err(failed),
+                failed = &mut failed => {
+                    lock(&self.state).heard = Heard::Failure;
+                    return Err(failed);
+                }
                 () = sleep_until(deadline) => {
                     return Err(transient(format!(
                         "failed to get replies from NATS: {answered} of {all} arrived, and none for {timeout:?}"
                     )));
                 }
             }
+        }
+    }
+
+    /// Records a reply that the server sent.
+    fn hear(&self, payload: Option<&Bytes>) {
+        let mut state = lock(&self.state);
+        if state.heard != Heard::Answer {
+            state.heard = match payload {
+                Some(payload) if !PublishAck::is_unavailable(payload) => Heard::Answer,
+                // No server leads the stream, or `JetStream` as a whole.
+                _ => Heard::Unavailable,
+            };
         }
     }
 
@@ -321,10 +402,31 @@ async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
             };
             let answered = message.status != Some(StatusCode::NO_RESPONDERS);
             let payload = answered.then_some(message.payload);
+            batch.hear(payload.as_ref());
             let place = usize::try_from(number - batch.first).unwrap_or(usize::MAX);
             batch.answer(place, payload, received_at);
         }
     }
+}
+
+/// Connects to another server each time that `leave` asks for it.
+async fn connect_elsewhere(connection: Connection, leave: Arc<Notify>) {
+    loop {
+        leave.notified().await;
+        // An error means that the connection is closed.
+        if connection.client.force_reconnect().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// `None` for a request that this process answers itself.
+fn asks(subject: &Subject) -> Option<Asks> {
+    if subject.ends_with(ECHO) {
+        return None;
+    }
+    let is_api = subject.starts_with("$JS.API.");
+    Some(if is_api { Asks::Api } else { Asks::ToStore })
 }
 
 /// The number of the request that a message on the inbox answers.

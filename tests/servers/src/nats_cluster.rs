@@ -96,6 +96,37 @@ impl NatsCluster {
         self.servers[i].url()
     }
 
+    /// The server that a client with this connection name is connected to.
+    pub fn server_of(&self, connection: &str) -> Result<Option<usize>> {
+        let wanted = format!("\"name\":\"{connection}\"");
+        for (i, monitor) in self.monitors.iter().enumerate() {
+            if get(*monitor, "/connz")?.contains(&wanted) {
+                return Ok(Some(i));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The server that leads this stream.
+    pub fn leader_of(&self, stream: &str) -> Result<usize> {
+        let stream = format!("{{\"name\":\"{stream}\"");
+        let leader = eventually_blocking("the stream has a leader", ELECTED_WITHIN, || {
+            for (i, monitor) in self.monitors.iter().enumerate() {
+                let name = get(*monitor, "/routez").map_err(|e| format!("{e:#}"))?;
+                let name = name.split("\"server_name\":\"").nth(1).unwrap_or_default();
+                let name = name.split('"').next().unwrap_or_default();
+                let page = get(*monitor, "/jsz?streams=true").map_err(|e| format!("{e:#}"))?;
+                let state = page.split(&stream).nth(1).unwrap_or_default();
+                let leader = state.split("\"leader\":\"").nth(1).unwrap_or_default();
+                if leader.split('"').next() == Some(name) {
+                    return Ok(i);
+                }
+            }
+            Err("none says that it leads it".to_owned())
+        })?;
+        Ok(leader)
+    }
+
     /// Cuts all routes of server `i`, which runs, in both directions. Waits until neither side has one. Its clients
     /// stay connected.
     pub fn isolate(&self, i: usize) -> Result<()> {

@@ -16,7 +16,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::fixture::{
-    FETCH_WAIT, connect_to, executor, messages, numbers, on_each_version, options, settlements,
+    FETCH_WAIT, connect_to, declare, executor, messages, numbers, on_each_version, options,
+    patient, publish_in_cluster, settle, settlements,
 };
 
 const BATCH: usize = 50;
@@ -62,15 +63,7 @@ async fn in_cluster<E: Debug + Send + 'static>(
 
 /// Publishes one batch, and repeats it until all of it is confirmed.
 async fn publish(driver: &NatsDriver, queue: &QueueId, first: usize) {
-    let batch = messages(queue, first..first + BATCH);
-    // Elections included.
-    eventually("the batch is confirmed", SOON * 2, async || {
-        let outcomes = driver.publish(&batch).await.map_err(|e| e.to_string())?;
-        let refused = outcomes.into_iter().find_map(Result::err);
-        refused.map_or(Ok(()), |refusal| Err(refusal.to_string()))
-    })
-    .await
-    .unwrap();
+    publish_in_cluster(driver, &messages(queue, first..first + BATCH)).await;
 }
 
 /// Fetches and acks. If an ack is lost, its message is delivered again.
@@ -182,6 +175,40 @@ async fn without_a_majority_nothing_is_confirmed_and_nothing_is_lost() {
     })
     .await
     .unwrap();
+}
+
+/// A leader tells that a request is complete before the other servers have agreed to its deliveries, which follow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_three_copies_a_full_batch_arrives_at_once() {
+    on_each_version(full_batches_arrive).await;
+}
+
+async fn full_batches_arrive(version: Version) {
+    const FETCHES: usize = 10;
+    let queue = executor("one");
+    let starting = spawn_blocking(move || NatsCluster::start_version(version, 3));
+    let cluster = starting.await.unwrap().unwrap();
+    let options = NatsOptions {
+        limits: three_copies().limits,
+        ..patient()
+    };
+    let driver = connect_to(&cluster.url(0), options).await;
+    declare(&driver, &queue).await;
+    for n in 0..FETCHES {
+        publish(&driver, &queue, n * BATCH).await;
+    }
+    let mut fetched = Vec::new();
+    while fetched.len() < FETCHES * BATCH {
+        let batch = driver.fetch(&queue, BATCH, SOON).await.unwrap();
+        assert!(
+            !batch.is_empty(),
+            "{} messages are missing",
+            FETCHES * BATCH - fetched.len()
+        );
+        settle(&driver, &queue, &batch, Settlement::Ack).await;
+        fetched.extend(numbers(&batch));
+    }
+    assert!(fetched.is_sorted(), "none came again: {fetched:?}");
 }
 
 /// The consumer of a reader may be on a server whose copy of the stream lags behind.

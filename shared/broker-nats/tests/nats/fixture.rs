@@ -140,6 +140,17 @@ pub(crate) async fn publish(driver: &NatsDriver, batch: &[Outgoing]) {
     assert_eq!(published.await.unwrap(), vec![Ok(()); batch.len()]);
 }
 
+/// Publishes until all of the batch is confirmed, elections included.
+pub(crate) async fn publish_in_cluster(driver: &NatsDriver, batch: &[Outgoing]) {
+    eventually("the batch is confirmed", SOON * 2, async || {
+        let outcomes = driver.publish(batch).await.map_err(|e| e.to_string())?;
+        let refused = outcomes.into_iter().find_map(Result::err);
+        refused.map_or(Ok(()), |refusal| Err(refusal.to_string()))
+    })
+    .await
+    .unwrap();
+}
+
 pub(crate) fn numbers(deliveries: &[Delivery]) -> Vec<usize> {
     deliveries
         .iter()

@@ -11,15 +11,18 @@ use cueline_test_support::{SOON, eventually};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::fixture::{connect_to, on_each_version, options};
+use crate::fixture::{
+    connect_to, declare, executor, fetch_all, messages, on_each_version, options,
+    publish_in_cluster,
+};
 
 /// Elections included.
 const WITHIN: Duration = SOON.saturating_mul(2);
 /// Announcements that must fail in a row.
 const TRIES: usize = 5;
 
-async fn connect(cluster: &NatsCluster, server: usize) -> NatsDriver {
-    let three_copies = NatsOptions {
+fn three_copies() -> NatsOptions {
+    NatsOptions {
         limits: StreamLimits {
             replicas: Some(3),
             ..StreamLimits::default()
@@ -27,8 +30,11 @@ async fn connect(cluster: &NatsCluster, server: usize) -> NatsDriver {
         // The connections to all servers outlast the partition.
         ping_interval: SOON * 10,
         ..options()
-    };
-    connect_to(&cluster.url(server), three_copies).await
+    }
+}
+
+async fn connect(cluster: &NatsCluster, server: usize) -> NatsDriver {
+    connect_to(&cluster.url(server), three_copies()).await
 }
 
 async fn stored_eventually(driver: &NatsDriver) {
@@ -82,4 +88,53 @@ async fn received_and_not_stored(version: Version) {
     cluster.heal();
     cluster.wait_until_current(2).unwrap();
     stored_eventually(&isolated).await;
+}
+
+/// The partition does not end, so a driver that stayed could never publish.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_leaves_a_server_that_is_cut_off_from_the_majority() {
+    on_each_version(leaves_a_server).await;
+}
+
+async fn leaves_a_server(version: Version) {
+    const NAME: &str = "leaving";
+    let starting = spawn_blocking(move || NatsCluster::start_version(version, 3));
+    let mut cluster = starting.await.unwrap().unwrap();
+    let servers = [0, 1, 2].map(|i| cluster.url(i)).join(",");
+    let options = NatsOptions {
+        connection_name: NAME.into(),
+        ..three_copies()
+    };
+    let (driver, queue) = (connect_to(&servers, options).await, executor("one"));
+    declare(&driver, &queue).await;
+    for server in 0..3 {
+        cluster.wait_until_current(server).unwrap();
+    }
+    let first = cluster.server_of(NAME).unwrap().unwrap();
+    cluster.isolate(first).unwrap();
+    publish_in_cluster(&driver, &messages(&queue, 0..10)).await;
+    assert_ne!(cluster.server_of(NAME).unwrap(), Some(first));
+    fetch_all(&driver, &queue, 10).await;
+}
+
+/// The leader keeps a message that it cannot store yet, and its id. Server 2.10 takes a second copy for a duplicate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_without_the_majority_confirms_nothing_at_the_second_try() {
+    on_each_version(confirms_nothing).await;
+}
+
+async fn confirms_nothing(version: Version) {
+    let starting = spawn_blocking(move || NatsCluster::start_version(version, 3));
+    let cluster = starting.await.unwrap().unwrap();
+    let queue = executor("one");
+    declare(&connect(&cluster, 0).await, &queue).await;
+    let leader = cluster.leader_of("CUELINE_TRIGGERS").unwrap();
+    let driver = connect(&cluster, leader).await;
+    publish_in_cluster(&driver, &messages(&queue, 0..1)).await;
+    cluster.isolate(leader).unwrap();
+    for n in 0..TRIES {
+        let published = driver.publish(&messages(&queue, 1..2)).await;
+        let is_confirmed = published.as_ref().is_ok_and(|outcomes| outcomes[0].is_ok());
+        assert!(!is_confirmed, "{version:?} try {n}: {published:?}");
+    }
 }
