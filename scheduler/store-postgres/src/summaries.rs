@@ -1,6 +1,7 @@
 //! Summaries of jobs, for lists.
 
 use cueline_model::JobName;
+use cueline_store::adapter::convert::to_i64;
 use cueline_store::adapter::definitions::JobsById;
 use cueline_store::adapter::queries::{
     ExcludedJob, JobRow, RunsOfJobs, job_summaries, shown_next_fires,
@@ -26,6 +27,15 @@ pub(crate) const COUNT_DAY: &str = "
     FROM unnest($1::bigint[]) b (block), unnest($2::bigint[]) j (id), run r LEFT JOIN run_live l ON l.id = r.id
     WHERE r.id >> 14 = b.block AND r.job_id = j.id AND r.id BETWEEN $3 AND $4 AND r.created_at >= $5
     GROUP BY 1, 2 ORDER BY 1, 2";
+
+/// The newest blocks with runs. Each is found by the index, so blocks without runs cost nothing.
+pub(crate) const NEWEST_BLOCKS: &str = "
+    WITH RECURSIVE newest (block, count) AS (
+        SELECT (SELECT max(id) FROM run WHERE id BETWEEN $1 AND $2) >> 14, 1::bigint
+        UNION ALL
+        SELECT (SELECT max(id) FROM run WHERE id >= $1 AND id < block << 14) >> 14, count + 1
+        FROM newest WHERE block IS NOT NULL AND count < $3)
+    SELECT block FROM newest WHERE block IS NOT NULL";
 
 /// The counts of the last day cover at most the newest 16 million runs of all jobs.
 const MAX_BLOCKS: usize = 1_024;
@@ -91,13 +101,24 @@ impl PgStore {
     ) -> Result<Vec<(i64, i64, i64)>> {
         let since = self.db.now(conn).await?.minus_ms(DAY_MS);
         let days = existing_partitions(conn).await?.split_off(&Day::of(since));
-        let blocks: Vec<i64> = id_ranges(conn, days)
-            .await?
-            .into_iter()
+        let ranges = id_ranges(conn, days).await?;
+        let mut blocks: Vec<i64> = ranges
+            .iter()
             .rev()
             .flat_map(|(low, high)| (low >> BLOCK_BITS..=high >> BLOCK_BITS).rev())
             .take(MAX_BLOCKS)
             .collect();
+        if blocks.len() == MAX_BLOCKS
+            && let (Some((low, _)), Some((_, high))) = (ranges.first(), ranges.last())
+        {
+            // Perhaps a promotion left out a billion numbers.
+            blocks = sqlx::query_scalar(NEWEST_BLOCKS)
+                .bind(low)
+                .bind(high)
+                .bind(to_i64(MAX_BLOCKS))
+                .fetch_all(&mut *conn)
+                .await?;
+        }
         let (Some(high), Some(low)) = (blocks.first(), blocks.last()) else {
             return Ok(Vec::new());
         };

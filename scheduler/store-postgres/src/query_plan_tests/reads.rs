@@ -55,6 +55,15 @@ async fn reads_use_their_indexes() {
             .bind(5_i64)
     })
     .await;
+    let text = s
+        .plan(summaries::NEWEST_BLOCKS, |q| {
+            q.bind(first).bind(end - 1).bind(1_024_i64)
+        })
+        .await;
+    assert!(
+        text.contains("run_270305_pkey") && !text.contains("Seq Scan on run"),
+        "{text}"
+    );
     s.check(summaries::COUNT_DAY, "run_270305_expr_job_id_idx", |q| {
         q.bind(vec![high >> runs::BLOCK_BITS])
             .bind(vec![1_i64])

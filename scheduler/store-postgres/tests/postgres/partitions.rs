@@ -208,7 +208,7 @@ pub(crate) async fn end(store: &PgStore, run: RunId, now_ms: i64) {
 
 /// A promotion, or a restored backup, leaves out a billion numbers or more.
 #[tokio::test]
-async fn a_list_of_a_job_skips_numbers_that_no_run_has() {
+async fn lists_and_counts_skip_numbers_that_no_run_has() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
     store
@@ -236,6 +236,12 @@ async fn a_list_of_a_job_skips_numbers_that_no_run_has() {
         assert_eq!(listed, ids.iter().copied().collect(), "{order:?}");
         assert_eq!(page.next, None, "{order:?}");
     }
+    let job = store
+        .job(&"a".parse().expect("a name"))
+        .await
+        .expect("finds");
+    let counted: u64 = job.day.iter().map(|(_, count)| count).sum();
+    assert_eq!(counted, 3);
 }
 
 #[tokio::test]
