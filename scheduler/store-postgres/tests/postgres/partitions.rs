@@ -173,6 +173,16 @@ pub(crate) fn spec() -> JobSpec {
     .expect("a definition")
 }
 
+/// Applies the job `a` and registers a node.
+async fn with_job(store: &PgStore) -> NodeId {
+    store
+        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
+        .await
+        .expect("applies");
+    let registered = store.register_node("n", 1 << 40).await;
+    registered.expect("registers").node
+}
+
 pub(crate) async fn fire(store: &PgStore, node: NodeId, planner: &At) -> FiredRuns {
     let request = FireDueRequest {
         node,
@@ -211,12 +221,7 @@ pub(crate) async fn end(store: &PgStore, run: RunId, now_ms: i64) {
 async fn lists_and_counts_skip_numbers_that_no_run_has() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store
-        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
-        .await
-        .expect("applies");
-    let registered = store.register_node("n", 1 << 40).await;
-    let node = registered.expect("registers").node;
+    let node = with_job(&store).await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         fixture.advance(1_000);
@@ -248,15 +253,7 @@ async fn lists_and_counts_skip_numbers_that_no_run_has() {
 async fn a_run_is_in_the_partition_of_its_fire_day() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store
-        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
-        .await
-        .expect("applies");
-    let node = store
-        .register_node("n", 1 << 40)
-        .await
-        .expect("registers")
-        .node;
+    let node = with_job(&store).await;
     let mut ids = Vec::new();
     for days in [0, -3, 2, -20_000, 20_000] {
         fixture.advance(1_000);
@@ -274,15 +271,7 @@ async fn a_run_is_in_the_partition_of_its_fire_day() {
 async fn fire_times_are_unique_across_midnight() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store
-        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
-        .await
-        .expect("applies");
-    let node = store
-        .register_node("n", 1 << 40)
-        .await
-        .expect("registers")
-        .node;
+    let node = with_job(&store).await;
     fixture.advance(1_000);
     assert_eq!(fire(&store, node, &At(0)).await.runs.len(), 1);
     fixture.advance(DAY_MS);
@@ -294,15 +283,7 @@ async fn fire_times_are_unique_across_midnight() {
 async fn an_old_day_is_dropped_whole() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store
-        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
-        .await
-        .expect("applies");
-    let node = store
-        .register_node("n", 1 << 40)
-        .await
-        .expect("registers")
-        .node;
+    let node = with_job(&store).await;
     let week = 7 * 24 * 3_600_000;
     let mut runs = Vec::new();
     for _ in 0..3 {
@@ -336,15 +317,7 @@ async fn an_old_day_is_dropped_whole() {
 async fn a_long_run_does_not_keep_its_day() {
     let fixture = Fixture::new().await;
     let store = fixture.open().await;
-    store
-        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
-        .await
-        .expect("applies");
-    let node = store
-        .register_node("n", 1 << 40)
-        .await
-        .expect("registers")
-        .node;
+    let node = with_job(&store).await;
     let mut runs = Vec::new();
     for _ in 0..3 {
         fixture.advance(1_000);
@@ -372,15 +345,7 @@ async fn a_long_run_does_not_keep_its_day() {
 async fn a_dropped_day_is_created_again() {
     let fixture = Fixture::new().await;
     let (store, other) = (fixture.open().await, fixture.open().await);
-    store
-        .apply_jobs(&[spec()], false, &Actor::new(ActorKind::User, "a test"))
-        .await
-        .expect("applies");
-    let node = store
-        .register_node("n", 1 << 40)
-        .await
-        .expect("registers")
-        .node;
+    let node = with_job(&store).await;
     fixture.advance(1_000);
     let run = fire(&store, node, &At(0)).await.runs.remove(0).id;
     end(&store, run, START_MS + 2_000).await;
