@@ -35,7 +35,7 @@ pub(crate) const NEWEST_BLOCKS: &str = "
         UNION ALL
         SELECT (SELECT max(id) FROM run WHERE id >= $1 AND id < block << 14) >> 14, count + 1
         FROM newest WHERE block IS NOT NULL AND count < $3)
-    SELECT block FROM newest WHERE block IS NOT NULL";
+    SELECT block FROM newest WHERE block IS NOT NULL ORDER BY block DESC";
 
 /// The counts of the last day cover at most the newest 16 million runs of all jobs.
 const MAX_BLOCKS: usize = 1_024;

@@ -3,12 +3,16 @@
 //! async-nats reconnects by itself, without a limit. It does not tell the caller of a request that the connection was
 //! lost or that the server denied the subject; a [`FailureWatch`] does.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError};
+use async_nats::{
+    Client, ConnectErrorKind, ConnectOptions, Event, ReconnectToServer, Server, ServerAddr,
+    ServerError,
+};
 use cueline_broker::{BrokerError, ErrorKind};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -28,6 +32,7 @@ pub(crate) struct Connection {
     denied: Arc<broadcast::Sender<String>>,
     /// Whether more than one address was given.
     has_addresses: bool,
+    rotation: Arc<Rotation>,
 }
 
 impl Connection {
@@ -38,8 +43,14 @@ impl Connection {
         let (lost, losses) = watch::channel(0);
         let denied = Arc::new(broadcast::channel(MAX_DENIALS).0);
         let denials = Arc::clone(&denied);
+        let rotation = Arc::<Rotation>::default();
+        let (connected, reconnecting) = (Arc::clone(&rotation), Arc::clone(&rotation));
+        let options = options.reconnect_to_server_callback(move |servers, _| {
+            std::future::ready(reconnecting.next(&servers))
+        });
         let options = options.event_callback(move |event| {
             match event {
+                Event::Connected => connected.end(),
                 Event::Disconnected => lost.send_modify(|count| *count += 1),
                 Event::ServerError(ServerError::Other(error)) => {
                     if let Some(subject) = denied_subject(&error) {
@@ -66,6 +77,7 @@ impl Connection {
             losses,
             denied,
             has_addresses,
+            rotation,
         })
     }
 
@@ -90,9 +102,18 @@ impl Connection {
         self.client.connection_state() == State::Connected && self.connects() == connects
     }
 
-    /// Whether a reconnect may lead to another server.
+    /// Whether there is another server to connect to.
     pub(crate) fn has_other_servers(&self) -> bool {
         self.has_addresses || !self.client.server_info().connect_urls.is_empty()
+    }
+
+    /// Gives up the connection with this number, and connects to the next server.
+    pub(crate) async fn leave(&self, connects: u64) {
+        if self.is_still(connects) {
+            self.rotation.begin();
+            // An error means that the connection is closed.
+            let _ = self.client.force_reconnect().await;
+        }
     }
 
     /// Starts to watch for failures.
@@ -118,6 +139,51 @@ impl Connection {
                 "failed to send to NATS: the connection is stalled",
             )),
         }
+    }
+}
+
+/// The order in which servers are tried after one was left. async-nats prefers the server that failed least often to
+/// connect to, so it would always take the one that was left.
+#[derive(Default)]
+struct Rotation(Mutex<RotationState>);
+
+#[derive(Default)]
+struct RotationState {
+    is_leaving: bool,
+    tried: Vec<ServerAddr>,
+}
+
+impl Rotation {
+    fn begin(&self) {
+        self.state().is_leaving = true;
+    }
+
+    /// A server is connected.
+    fn end(&self) {
+        self.state().is_leaving = false;
+    }
+
+    /// The server to connect to now; `None` lets async-nats choose. Each server has its turn. One of them is the server
+    /// that was left, because async-nats does not tell which one it is connected to.
+    fn next(&self, servers: &[Server]) -> Option<ReconnectToServer> {
+        let mut state = self.state();
+        if !state.is_leaving {
+            return None;
+        }
+        if servers.iter().all(|s| state.tried.contains(&s.addr)) {
+            state.tried.clear();
+        }
+        let order = RandomState::new();
+        let untried = servers.iter().filter(|s| !state.tried.contains(&s.addr));
+        let next = untried.min_by_key(|s| order.hash_one(s.addr.as_url_str()))?;
+        let addr = next.addr.clone();
+        state.tried.push(addr.clone());
+        // The delay after failed attempts is that of any reconnect.
+        Some(ReconnectToServer { addr, delay: None })
+    }
+
+    fn state(&self) -> MutexGuard<'_, RotationState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -165,7 +231,32 @@ fn denied_subject(error: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn each_server_has_its_turn_whatever_failed_before() {
+        let servers = ["a:1", "b:2", "c:3"].map(|addr| Server {
+            addr: addr.parse().unwrap(),
+            failed_attempts: usize::from(addr != "a:1"),
+            did_connect: true,
+            is_discovered: false,
+            last_error: None,
+        });
+        let rotation = Rotation::default();
+        assert!(rotation.next(&servers).is_none(), "async-nats chooses");
+        for _ in 0..2 {
+            let mut turns = BTreeSet::new();
+            for _ in 0..servers.len() {
+                rotation.begin();
+                turns.insert(rotation.next(&servers).unwrap().addr.port());
+                rotation.end();
+            }
+            assert_eq!(turns, BTreeSet::from([1, 2, 3]));
+        }
+        assert!(rotation.next(&servers).is_none());
+    }
 
     #[test]
     fn the_denied_subject_is_found_in_the_servers_message() {

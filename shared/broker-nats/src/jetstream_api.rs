@@ -113,6 +113,13 @@ impl PublishAck {
         self.duplicate && self.seq == 0
     }
 
+    /// Whether a reply says that a stream has stored a message.
+    pub(crate) fn is_stored(reply: &[u8]) -> bool {
+        reply.len() <= MAX_ACK_BYTES
+            && serde_json::from_slice(reply)
+                .is_ok_and(|ack: Self| ack.error.is_none() && ack.seq > 0)
+    }
+
     /// Whether a reply of `JetStream` says that a stream or `JetStream` itself has no leader now, or one without a
     /// majority.
     pub(crate) fn is_unavailable(reply: &[u8]) -> bool {

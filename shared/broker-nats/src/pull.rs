@@ -55,6 +55,8 @@ pub(crate) struct PendingPull {
     left_bytes: usize,
     /// The request counts as lost if no message comes by then.
     pub(crate) deadline: Instant,
+    /// The longest wait for messages that are on their way.
+    timeout: Duration,
     watch: FailureWatch,
 }
 
@@ -140,6 +142,7 @@ impl PullSubscription {
             left: asked,
             left_bytes,
             deadline: deadline + expires,
+            timeout,
             watch,
         });
         let payload = request.to_string().into();
@@ -168,6 +171,11 @@ impl PullSubscription {
         let description = message.description.unwrap_or_default();
         // All messages of the request were delivered. With several copies, they come once a majority agrees to that.
         if status.as_u16() == 409 && description.contains("Batch Completed") {
+            if let Some(pending) = self.pending.as_mut()
+                && pending.answers == message.subject
+            {
+                pending.deadline = Instant::now() + pending.timeout;
+            }
             return Ok(());
         }
         let Some(ended) = self.pending.take_if(is_about) else {

@@ -18,7 +18,7 @@ use async_nats::{HeaderMap, Message, StatusCode, Subject, Subscriber};
 use bytes::Bytes;
 use cueline_broker::BrokerError;
 use futures_util::StreamExt as _;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::connection::{Connection, FailureWatch};
@@ -67,9 +67,9 @@ pub(crate) struct Requester {
     window: Arc<Semaphore>,
     chunk: usize,
     timeout: Duration,
-    silence: Mutex<Silence>,
-    /// Asks for a connection to another server.
-    leave: Arc<Notify>,
+    silence: Arc<Mutex<Silence>>,
+    /// The number of the connection to give up.
+    leave: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -120,9 +120,10 @@ impl Requester {
             .enqueue(subscribing, Instant::now() + timeout)
             .await?;
         let batches = Arc::<Mutex<Batches>>::default();
-        let leave = Arc::<Notify>::default();
-        let matching = match_replies(replies, Arc::clone(&batches));
-        let leaving = connect_elsewhere(connection.clone(), Arc::clone(&leave));
+        let silence = Arc::<Mutex<Silence>>::default();
+        let (leave, left) = watch::channel(0);
+        let matching = match_replies(replies, Arc::clone(&batches), Arc::clone(&silence));
+        let leaving = leave_servers(connection.clone(), left);
         let running = async {
             tokio::join!(matching, leaving);
         };
@@ -133,7 +134,7 @@ impl Requester {
             window: Arc::new(Semaphore::new(max_in_flight)),
             chunk: MAX_CHUNK.min(max_in_flight),
             timeout,
-            silence: Mutex::default(),
+            silence,
             leave,
         };
         Ok((requester, running))
@@ -309,9 +310,9 @@ impl Drop for Registered<'_> {
         {
             tracing::warn!(
                 silent_seconds = silent.as_secs(),
-                "JetStream does not answer at this NATS server; connecting to another one"
+                "JetStream does not answer at this NATS server, or has no leader there; connecting to another server"
             );
-            self.requester.leave.notify_one();
+            self.requester.leave.send_replace(self.connects);
         }
     }
 }
@@ -356,6 +357,11 @@ impl Batch {
         }
     }
 
+    /// Whether a request with this place is in the batch.
+    fn has(&self, place: usize) -> bool {
+        place < lock(&self.state).replies.len()
+    }
+
     /// Records a reply that the server sent.
     fn hear(&self, payload: Option<&Bytes>) {
         let mut state = lock(&self.state);
@@ -386,7 +392,11 @@ impl Batch {
     }
 }
 
-async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
+async fn match_replies(
+    replies: Subscriber,
+    batches: Arc<Mutex<Batches>>,
+    silence: Arc<Mutex<Silence>>,
+) {
     let mut chunks = replies.ready_chunks(MAX_REPLIES_AT_ONCE);
     while let Some(chunk) = chunks.next().await {
         let received_at = Instant::now();
@@ -395,28 +405,34 @@ async fn match_replies(replies: Subscriber, batches: Arc<Mutex<Batches>>) {
             let Some(number) = number(&message) else {
                 continue;
             };
-            // The batch that this number falls into starts at the highest number not above it. `answer` ignores numbers
-            // past the batch's end.
-            let Some((_, batch)) = batches.in_flight.range(..=number).next_back() else {
-                continue;
-            };
             let answered = message.status != Some(StatusCode::NO_RESPONDERS);
             let payload = answered.then_some(message.payload);
-            batch.hear(payload.as_ref());
-            let place = usize::try_from(number - batch.first).unwrap_or(usize::MAX);
-            batch.answer(place, payload, received_at);
+            // The batch that this number falls into starts at the highest number not above it.
+            let last = batches.in_flight.range(..=number).next_back();
+            let found = last.map(|(_, batch)| {
+                let place = usize::try_from(number - batch.first).unwrap_or(usize::MAX);
+                (place, batch)
+            });
+            match found.filter(|(place, batch)| batch.has(*place)) {
+                Some((place, batch)) => {
+                    batch.hear(payload.as_ref());
+                    batch.answer(place, payload, received_at);
+                }
+                // The caller no longer waits. The server is slow, and not silent.
+                None if payload.is_some_and(|p| PublishAck::is_stored(&p)) => {
+                    lock(&silence).answered(Asks::ToStore);
+                }
+                None => {}
+            }
         }
     }
 }
 
-/// Connects to another server each time that `leave` asks for it.
-async fn connect_elsewhere(connection: Connection, leave: Arc<Notify>) {
-    loop {
-        leave.notified().await;
-        // An error means that the connection is closed.
-        if connection.client.force_reconnect().await.is_err() {
-            return;
-        }
+/// Gives up each connection whose number arrives.
+async fn leave_servers(connection: Connection, mut left: watch::Receiver<u64>) {
+    while left.changed().await.is_ok() {
+        let connects = *left.borrow_and_update();
+        connection.leave(connects).await;
     }
 }
 
