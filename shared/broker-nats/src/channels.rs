@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{permanent, transient};
-use crate::jetstream_api::PublishAck;
 use crate::names::Names;
+use crate::publish_ack::PublishAck;
 use crate::queues::Queues;
 use crate::requests::Request;
 

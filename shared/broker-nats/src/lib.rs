@@ -30,6 +30,7 @@ mod jetstream_api;
 mod names;
 mod options;
 mod publish;
+mod publish_ack;
 mod pull;
 mod queues;
 mod receipts;

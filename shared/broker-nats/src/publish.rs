@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use crate::deadline::{ServerClock, ServerTime};
 use crate::error::{code, transient};
-use crate::jetstream_api::{ApiResult, PublishAck, StreamInfo, if_exists};
+use crate::jetstream_api::{ApiResult, StreamInfo, if_exists};
 use crate::names::{Location, Stream};
+use crate::publish_ack::PublishAck;
 use crate::queues::Queues;
 use crate::requests::{Reply, Request};
 use crate::unconfirmed::Unconfirmed;

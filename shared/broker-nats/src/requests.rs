@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::connection::{Connection, FailureWatch};
 use crate::error::{permanent, transient};
-use crate::jetstream_api::PublishAck;
+use crate::publish_ack::PublishAck;
 use crate::silence::{Asks, Place, Silence};
 
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::dead_letter::{self, LetterWriter};
 use crate::error::transient;
-use crate::jetstream_api::PublishAck;
 use crate::publish::HEADER_BYTES;
+use crate::publish_ack::PublishAck;
 use crate::queues::Queues;
 use crate::receipts::{Receipts, Unsettled};
 use crate::requests::{Reply, Request};

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::transient;
-use crate::jetstream_api::{ApiResult, PublishAck, if_exists};
+use crate::jetstream_api::{ApiResult, if_exists};
 use crate::names::{Location, Stream};
+use crate::publish_ack::PublishAck;
 use crate::pull::{PullError, PullSubscription};
 use crate::queues::Queues;
 use crate::received::stream_sequence;
