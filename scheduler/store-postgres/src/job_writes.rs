@@ -80,8 +80,8 @@ const KEEP_GROUPS: &str = "
     UPDATE run_live l SET published_group = e.group_name FROM unnest($1::bigint[], $2::text[]) e (id, group_name)
     WHERE l.job_id = e.id AND l.state IN (1, 2, 3) AND l.published_group IS NULL";
 
-const DELAY_NEXT_FIRES: &str = "
-    UPDATE run_live l SET delays_next_fire = true FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND NOT l.delays_next_fire";
+pub(crate) const DELAY_NEXT_FIRES: &str = "
+    UPDATE run_live l SET delays_next_fire = true WHERE l.job_id = ANY ($1::bigint[]) AND NOT l.delays_next_fire";
 
 /// A fixed-delay job with a live run gets its next fire time at the end of that run.
 const WAIT_FOR_LIVE_RUNS: &str = "

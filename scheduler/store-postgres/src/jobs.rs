@@ -34,7 +34,7 @@ const DELETE: &str = "UPDATE job SET deleted_at = $2, version = version + 1 WHER
 const DELETE_DUE: &str = "DELETE FROM job_due WHERE job_id = $1";
 
 pub(crate) const DISPATCHING: &str = "
-    SELECT l.id, l.attempt FROM unnest($1::bigint[]) e (id) JOIN run_live l ON l.job_id = e.id WHERE l.state = 1";
+    SELECT l.id, l.attempt FROM run_live l WHERE l.job_id = ANY ($1::bigint[]) AND l.state = 1";
 
 impl PgStore {
     pub(crate) async fn apply_jobs_if(

@@ -1,4 +1,7 @@
 //! The unpublished runs of jobs that are changed, paused or deleted.
+//!
+//! The jobs are no relation to join with. While most runs are at executors, the planner expects few that wait, and would
+//! compare each of them with each job.
 
 use cueline_model::{JobId, Timestamp};
 use sqlx::postgres::PgConnection;
@@ -10,19 +13,19 @@ use crate::error::Result;
 /// A run that was written ahead of its fire time can be deleted: the new definition plans the fire time again.
 pub(crate) const DELETE_AHEAD: &str = "
     WITH gone AS (
-        DELETE FROM run_live l USING unnest($1::bigint[]) e (id), run r
-        WHERE l.job_id = e.id AND l.state = 0 AND l.kind = 0 AND r.id = l.id AND r.fire_at > $2
+        DELETE FROM run_live l USING run r
+        WHERE l.job_id = ANY ($1::bigint[]) AND l.state = 0 AND l.kind = 0 AND r.id = l.id AND r.fire_at > $2
         RETURNING l.id)
     DELETE FROM run r USING gone g WHERE r.id = g.id";
 
 /// Locks unclaimed runs too. So it waits for a claim in progress, which has read the old definition. A later claim
 /// skips the locked rows.
-const UNCLAIM: &str = "
-    UPDATE run_live l SET claimed_by = NULL FROM unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND l.state = 0";
+pub(crate) const UNCLAIM: &str = "
+    UPDATE run_live l SET claimed_by = NULL WHERE l.job_id = ANY ($1::bigint[]) AND l.state = 0";
 
 pub(crate) const END: &str = end_runs!(
     "",
-    delete: "USING unnest($1::bigint[]) e (id) WHERE l.job_id = e.id AND l.state = 0 AND l.due_at < $4",
+    delete: "WHERE l.job_id = ANY ($1::bigint[]) AND l.state = 0 AND l.due_at < $4",
     ends: "CASE WHEN l.attempt = 1 THEN 18 ELSE 15 END::smallint AS end_state, l.started_at AS began_at, $2::bigint AS end_at,
         l.exit_status AS status, $3::text AS reason, NULL::text AS result",
     within: "",

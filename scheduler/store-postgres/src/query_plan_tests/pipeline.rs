@@ -1,10 +1,11 @@
 //! Statements that fire, dispatch and end runs, and delete them at last.
 
-use super::{DAY_MS, Explained, Fixture, JOBS, START_MS, fixture, loaded};
+use super::{DAY_MS, Explained, Fixture, JOBS, START_MS, assert_plan, fixture, loaded};
 use crate::partitions::Day;
 use crate::{
     cancel, children, claim, definitions, dispatch, drop_day, fire_due, flows, follow_ups, ingest,
-    jobs, lanes, log_lines, marks, new_runs, plain_ends, retention, runs, trigger, waiting_runs,
+    job_writes, jobs, lanes, log_lines, marks, new_runs, plain_ends, retention, runs, trigger,
+    waiting_runs,
 };
 
 #[tokio::test]
@@ -399,6 +400,36 @@ async fn follow_ups_use_their_indexes() {
         text.contains("run_live_job") && !text.contains("Seq Scan on run"),
         "{text}"
     );
+}
+
+/// When the tables were analyzed, nearly all runs were at executors. Meanwhile many wait, of many jobs.
+#[tokio::test]
+async fn a_change_of_many_jobs_does_not_compare_each_of_them_with_each_waiting_run() {
+    let (s, server, name) = loaded(JOBS).await;
+    for sql in [
+        "UPDATE run_live SET state = 2",
+        "VACUUM ANALYZE",
+        "UPDATE run_live SET state = 0",
+    ] {
+        server.sql(&name, sql).expect("runs");
+    }
+    let jobs: Vec<i64> = (1..=6_000).collect();
+    let now = START_MS;
+    let plans = [
+        s.plan(waiting_runs::UNCLAIM, |q| q.bind(&jobs)).await,
+        s.plan(waiting_runs::DELETE_AHEAD, |q| q.bind(&jobs).bind(now))
+            .await,
+        s.plan(waiting_runs::END, |q| {
+            q.bind(&jobs).bind(now).bind("x").bind(i64::MAX)
+        })
+        .await,
+        s.plan(jobs::DISPATCHING, |q| q.bind(&jobs)).await,
+        s.plan(job_writes::DELAY_NEXT_FIRES, |q| q.bind(&jobs))
+            .await,
+    ];
+    for plan in plans {
+        assert_plan(&plan, &["run_live"], &["Join Filter"], "");
+    }
 }
 
 #[tokio::test]
