@@ -75,10 +75,11 @@ const SET_CHILDREN: &str = "
 const PARENTS: &str =
     "SELECT p.name FROM job_parent l JOIN job p ON p.id = l.parent_id WHERE l.child_id = $1";
 
-/// Published attempts keep the group that they were published to.
-const KEEP_GROUPS: &str = "
-    UPDATE run_live l SET published_group = e.group_name FROM unnest($1::bigint[], $2::text[]) e (id, group_name)
-    WHERE l.job_id = e.id AND l.state IN (1, 2, 3) AND l.published_group IS NULL";
+/// Published attempts keep the group that they were published to. The ids ascend. As in `waiting_runs`, they are no
+/// relation to join with.
+pub(crate) const KEEP_GROUPS: &str = "
+    UPDATE run_live l SET published_group = ($3::text[])[($2::integer[])[width_bucket(l.job_id, $1::bigint[])]]
+    WHERE l.job_id = ANY ($1::bigint[]) AND l.state IN (1, 2, 3) AND l.published_group IS NULL";
 
 pub(crate) const DELAY_NEXT_FIRES: &str = "
     UPDATE run_live l SET delays_next_fire = true WHERE l.job_id = ANY ($1::bigint[]) AND NOT l.delays_next_fire";
@@ -249,9 +250,18 @@ pub(crate) async fn keep_groups(
     moved: &[(JobId, GroupName)],
 ) -> Result<()> {
     if !moved.is_empty() {
+        let mut moved: Vec<(i64, &str)> = column(moved, |(job, group)| (job.0, group.as_str()));
+        moved.sort_unstable();
+        let mut groups = column(&moved, |(_, group)| *group);
+        groups.sort_unstable();
+        groups.dedup();
+        let position = |group: &str| groups.partition_point(|one| *one < group) + 1;
         sqlx::query(KEEP_GROUPS)
-            .bind(column(moved, |(job, _)| job.0))
-            .bind(column(moved, |(_, group)| group.as_str()))
+            .bind(column(&moved, |(job, _)| *job))
+            .bind(column(&moved, |(_, group)| {
+                i32::try_from(position(group)).unwrap_or(i32::MAX)
+            }))
+            .bind(&groups)
             .execute(conn)
             .await?;
     }

@@ -430,6 +430,17 @@ async fn a_change_of_many_jobs_does_not_compare_each_of_them_with_each_waiting_r
     for plan in plans {
         assert_plan(&plan, &["run_live"], &["Join Filter"], "");
     }
+    // The reverse: nearly all runs waited.
+    for sql in ["VACUUM ANALYZE", "UPDATE run_live SET state = 2"] {
+        server.sql(&name, sql).expect("runs");
+    }
+    let positions = vec![1_i32; jobs.len()];
+    let plan = s
+        .plan(job_writes::KEEP_GROUPS, |q| {
+            q.bind(&jobs).bind(&positions).bind(vec!["default"])
+        })
+        .await;
+    assert_plan(&plan, &["run_live"], &["Join Filter"], "");
 }
 
 #[tokio::test]

@@ -337,22 +337,40 @@ async fn outstanding_of(fixture: &Fixture, of: &ExecutorId) -> Vec<AttemptId> {
 /// An edit may move the job to another group after the publication.
 pub async fn outstanding_names_the_group_of_the_publication(fixture: &Fixture) {
     let node = fixture.node().await;
-    fixture.apply(&[each_second("a")]).await;
-    let run = fixture.fire_one(node).await;
-    fixture.publish(node, &run).await;
-    let mut moved = each_second("a");
-    moved.group = name("other");
-    fixture.apply(&[moved]).await;
+    let in_groups = |groups: [&str; 3]| {
+        let jobs = ["a", "b", "c"].into_iter().zip(groups);
+        let spec = |(job, group)| {
+            let mut spec = each_second(job);
+            spec.group = name(group);
+            spec
+        };
+        jobs.map(spec).collect::<Vec<_>>()
+    };
+    let before = ["two", "one", "two"];
+    fixture.apply(&in_groups(before)).await;
+    fixture.clock.advance(1_000);
+    let mut runs = fixture.fire(node).await.runs;
+    runs.sort_unstable_by_key(|run| run.job.id);
+    for run in &runs {
+        fixture.publish(node, run).await;
+    }
+    // In another order, so that the ids do not ascend.
+    let mut moved = in_groups(["three"; 3]);
+    moved.reverse();
+    fixture.apply(&moved).await;
     fixture.clock.advance(1);
     let found = fixture
         .store
         .outstanding_attempts(0, None, None, 10)
         .await
         .expect("lists");
-    assert_eq!(found[0].executor.group, name("default"));
+    for (run, group) in runs.iter().zip(before) {
+        let of = found.iter().find(|found| found.attempt == attempt(run));
+        assert_eq!(of.expect("it is listed").executor.group, name(group));
+    }
     fixture
         .store
-        .cancel_run(run.id, &actor("me"))
+        .cancel_run(runs[0].id, &actor("me"))
         .await
         .expect("asks");
     let pending = fixture
@@ -360,7 +378,7 @@ pub async fn outstanding_names_the_group_of_the_publication(fixture: &Fixture) {
         .pending_cancellations(10)
         .await
         .expect("lists");
-    assert_eq!(pending[0].executor.group, name("default"));
+    assert_eq!(pending[0].executor.group, name(before[0]));
 }
 
 /// The first trigger may still be in a queue of that group.
