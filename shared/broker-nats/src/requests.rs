@@ -261,7 +261,11 @@ impl Requester {
         let written = self.connection.client.publish_message(message).await;
         written.map_err(|e| transient(format!("failed to send to NATS: {e}")).caused_by(e))?;
         if !request.expects_reply {
-            batch.answer(place, Some(Bytes::new()), Instant::now());
+            let reply = Reply {
+                payload: Some(Bytes::new()),
+                received_at: Instant::now(),
+            };
+            batch.answer(lock(&batch.state), place, reply);
         }
         Ok(())
     }
@@ -357,33 +361,29 @@ impl Batch {
         }
     }
 
-    /// Whether a request with this place is in the batch.
-    fn has(&self, place: usize) -> bool {
-        place < lock(&self.state).replies.len()
-    }
-
-    /// Records a reply that the server sent.
-    fn hear(&self, payload: Option<&Bytes>) {
+    /// Records a reply that the server sent. Returns it if no request of the batch has this place.
+    fn hear(&self, place: usize, reply: Reply) -> Option<Reply> {
         let mut state = lock(&self.state);
+        if place >= state.replies.len() {
+            return Some(reply);
+        }
         if state.heard != Heard::Answer {
-            state.heard = match payload {
+            state.heard = match &reply.payload {
                 Some(payload) if !PublishAck::is_unavailable(payload) => Heard::Answer,
                 // No server leads the stream, or `JetStream` as a whole.
                 _ => Heard::Unavailable,
             };
         }
+        self.answer(state, place, reply);
+        None
     }
 
-    fn answer(&self, place: usize, payload: Option<Bytes>, received_at: Instant) {
-        let mut state = lock(&self.state);
+    fn answer(&self, mut state: MutexGuard<'_, BatchState>, place: usize, reply: Reply) {
         // Only the first reply to a request counts.
         let Some(empty @ None) = state.replies.get_mut(place) else {
             return;
         };
-        *empty = Some(Reply {
-            payload,
-            received_at,
-        });
+        *empty = Some(reply);
         state.answered += 1;
         // Frees the slot of this request.
         drop(state.slots.as_mut().and_then(|slots| slots.split(1)));
@@ -406,23 +406,22 @@ async fn match_replies(
                 continue;
             };
             let answered = message.status != Some(StatusCode::NO_RESPONDERS);
-            let payload = answered.then_some(message.payload);
+            let reply = Reply {
+                payload: answered.then_some(message.payload),
+                received_at,
+            };
             // The batch that this number falls into starts at the highest number not above it.
-            let last = batches.in_flight.range(..=number).next_back();
-            let found = last.map(|(_, batch)| {
-                let place = usize::try_from(number - batch.first).unwrap_or(usize::MAX);
-                (place, batch)
-            });
-            match found.filter(|(place, batch)| batch.has(*place)) {
-                Some((place, batch)) => {
-                    batch.hear(payload.as_ref());
-                    batch.answer(place, payload, received_at);
+            let late = match batches.in_flight.range(..=number).next_back() {
+                Some((first, batch)) => {
+                    let place = usize::try_from(number - first).unwrap_or(usize::MAX);
+                    batch.hear(place, reply)
                 }
-                // The caller no longer waits. The server is slow, and not silent.
-                None if payload.is_some_and(|p| PublishAck::is_stored(&p)) => {
-                    lock(&silence).answered(Asks::ToStore);
-                }
-                None => {}
+                None => Some(reply),
+            };
+            // Its caller no longer waits. The server is slow, and not silent.
+            let payload = late.and_then(|reply| reply.payload);
+            if payload.is_some_and(|payload| PublishAck::is_stored(&payload)) {
+                lock(&silence).answered(Asks::ToStore);
             }
         }
     }
