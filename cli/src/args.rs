@@ -16,6 +16,7 @@ use crate::config::RoleArgs;
 use crate::config::check::ConfigCommand;
 use crate::context::args::ContextCommand;
 use crate::context::server_args::ServerArgs;
+use crate::deferred::Deferred;
 use crate::dlq::DlqCommand;
 use crate::explain::ExplainArgs;
 use crate::flow::FlowCommand;
@@ -59,121 +60,121 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Apply, list, show, pause, resume, delete and restore jobs
     #[command(subcommand)]
-    Job(JobCommand),
+    Job(Deferred<JobCommand>),
     /// List, show, apply, import and delete calendars, which exclude fire times
     #[command(subcommand)]
-    Calendar(CalendarCommand),
+    Calendar(Deferred<CalendarCommand>),
     /// List, show, save, compare, restore and delete scripts, which jobs run by name
     #[command(subcommand)]
-    Script(ScriptCommand),
+    Script(Deferred<ScriptCommand>),
     /// Add, list and delete maintenance windows, in which jobs do not fire
     #[command(subcommand)]
-    Window(WindowCommand),
+    Window(Deferred<WindowCommand>),
     /// Rules that raise alarms, the channels and silences of their messages, and what was delivered
     #[command(subcommand)]
-    Alarm(AlarmCommand),
+    Alarm(Deferred<AlarmCommand>),
     /// Pause all jobs, a group, or jobs with a label, for a time or until they are resumed
-    Pause(Box<PauseArgs>),
+    Pause(Deferred<Box<PauseArgs>>),
     /// End pauses of several jobs
-    Resume(ResumeArgs),
+    Resume(Deferred<ResumeArgs>),
     /// Run a job for the fire times of a past window; list, show, pause, resume and cancel such backfills
     #[command(subcommand)]
-    Backfill(BackfillCommand),
+    Backfill(Deferred<BackfillCommand>),
     /// Run a job now
-    Trigger(TriggerArgs),
+    Trigger(Deferred<TriggerArgs>),
     /// List, show, cancel and prune runs; read their logs
     #[command(subcommand)]
-    Run(RunCommand),
+    Run(Deferred<RunCommand>),
     /// List, show, cancel and retry flow runs: a fire, and all that follows from it by `after`
     #[command(subcommand)]
-    Flow(FlowCommand),
+    Flow(Deferred<FlowCommand>),
     /// Say why a run or a job does not run now
-    Explain(ExplainArgs),
+    Explain(Deferred<ExplainArgs>),
     /// Show the fires of the next 24 hours, and which jobs are due together
-    Forecast(ForecastArgs),
+    Forecast(Deferred<ForecastArgs>),
     /// List executors
     #[command(subcommand)]
-    Executor(ExecutorCommand),
+    Executor(Deferred<ExecutorCommand>),
     /// Print changes of runs, jobs and executors as they happen
-    Events(EventsArgs),
+    Events(Deferred<EventsArgs>),
     /// List and show executors' queues; drain, purge and replay them
     #[command(subcommand)]
-    Queue(QueueCommand),
+    Queue(Deferred<QueueCommand>),
     /// Pause, resume, trigger and delete the jobs, or cancel and retry the runs, that a filter selects
     #[command(subcommand)]
-    Bulk(BulkCommand),
+    Bulk(Deferred<BulkCommand>),
     /// List, show, replay and delete dead letters: messages that could not be processed
     #[command(subcommand)]
-    Dlq(DlqCommand),
+    Dlq(Deferred<DlqCommand>),
     /// List namespaces; show and set their quotas
     #[command(subcommand)]
-    Namespace(NamespaceCommand),
+    Namespace(Deferred<NamespaceCommand>),
     /// Show and set the rate limits of groups
     #[command(subcommand)]
-    Limit(LimitCommand),
+    Limit(Deferred<LimitCommand>),
     /// Show and set how long, and how many, runs are kept
     #[command(subcommand)]
-    Retention(RetentionCommand),
+    Retention(Deferred<RetentionCommand>),
     /// Show who changed what
     #[command(subcommand)]
-    Audit(AuditCommand),
+    Audit(Deferred<AuditCommand>),
     /// Import jobs from other schedulers
     #[command(subcommand)]
-    Import(ImportCommand),
+    Import(Deferred<ImportCommand>),
     /// Test cron expressions without a server
     #[command(subcommand)]
-    Cron(CronCommand),
+    Cron(Deferred<CronCommand>),
     /// Check server, executors and data, and print a hint for each problem
-    Doctor(DoctorArgs),
+    Doctor(Deferred<DoctorArgs>),
     /// Say whether a server or a worker is ready; the status is 1 if it is not
     Health,
     /// Processes that run until SIGTERM.
     #[command(flatten)]
     Role(RoleArgs),
     /// Bring a store's schema up to date
-    Migrate(MigrateArgs),
+    Migrate(Deferred<MigrateArgs>),
     /// Check the configuration
     #[command(subcommand)]
-    Config(ConfigCommand),
+    Config(Deferred<ConfigCommand>),
     /// Create and show the keys that sign triggers
     #[command(subcommand)]
-    Key(KeyCommand),
+    Key(Deferred<KeyCommand>),
     /// Log in to a server: store a token for it as a context
-    Login(LoginArgs),
+    Login(Deferred<LoginArgs>),
     /// Revoke the token of a context, and forget it
-    Logout(LogoutArgs),
+    Logout(Deferred<LogoutArgs>),
     /// Show who sends requests to which server, and what they may do
     Whoami,
     /// List, choose, show, rename and delete contexts: servers that commands know by name
     #[command(subcommand)]
-    Context(ContextCommand),
+    Context(Deferred<ContextCommand>),
     /// List, show, create, change and delete users; set their passwords
     #[command(subcommand)]
-    User(UserCommand),
+    User(Deferred<UserCommand>),
     /// List, create and revoke API tokens; create an admin token
     #[command(subcommand)]
-    Token(TokenCommand),
+    Token(Deferred<TokenCommand>),
     /// Create the first user of a server
-    Setup(SetupArgs),
+    Setup(Deferred<SetupArgs>),
     /// Enrol workers, and list, revoke, allow and replace their keys
     #[command(subcommand)]
-    WorkerKey(WorkerKeyCommand),
+    WorkerKey(Deferred<WorkerKeyCommand>),
     /// Print the OpenAPI document of the API
     Openapi,
     /// Print the completions of a shell
-    Completion(CompletionArgs),
+    Completion(Deferred<CompletionArgs>),
     /// Write a man page for each command
-    Man(ManArgs),
+    Man(Deferred<ManArgs>),
     /// Measure how many runs a second this machine fires
     #[cfg(feature = "bench")]
-    Bench(BenchArgs),
+    Bench(Deferred<BenchArgs>),
     /// The worker process of a benchmark
     #[cfg(feature = "bench")]
     #[command(hide = true)]
-    BenchWorker(BenchWorkerArgs),
+    BenchWorker(Deferred<BenchWorkerArgs>),
     /// Kills a worker's processes when the worker cannot; started by workers
     #[command(hide = true)]
-    Guard(GuardArgs),
+    Guard(Deferred<GuardArgs>),
 }
 
 /// `cueline guard`

@@ -19,6 +19,7 @@ mod components;
 mod config;
 mod context;
 mod cron;
+mod deferred;
 mod discovery;
 mod dlq;
 mod doctor;
@@ -77,6 +78,7 @@ use args::{Cli, Command};
 use client::Api;
 pub use components::Native;
 use config::{Loaded, RoleArgs};
+use deferred::Deferred;
 use failure::Failure;
 use output::Out;
 
@@ -209,53 +211,60 @@ fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
 async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let out = Out::new(cli.output);
     let api = || Api::new(&cli.server);
+    let whole = || deferred::whole(Cli::command);
     match cli.command {
-        Command::Job(command) => job::run(&api()?, out, command).await,
-        Command::Calendar(command) => calendar::run(&api()?, out, command).await,
-        Command::Script(command) => script::run(&api()?, out, command).await,
-        Command::Window(command) => window::run(&api()?, out, command).await,
-        Command::Alarm(command) => alarm::run(&api()?, out, command).await,
-        Command::Backfill(command) => backfill::run(&api()?, out, command).await,
-        Command::Pause(args) => pause::pause(&api()?, out, &args).await,
-        Command::Resume(args) => pause::resume(&api()?, out, &args).await,
-        Command::Trigger(args) => trigger::run(&api()?, out, args).await,
-        Command::Run(command) => run::run(&api()?, out, command).await,
-        Command::Flow(command) => flow::run(&api()?, out, command).await,
-        Command::Bulk(command) => bulk::run(&api()?, out, command).await,
-        Command::Explain(args) => explain::run(&api()?, out, &args).await,
-        Command::Forecast(args) => forecast::run(&api()?, out, &args).await,
-        Command::Executor(command) => executor::run(&api()?, out, &command).await,
-        Command::Events(args) => events::run(&api()?, out, &args).await,
-        Command::Queue(command) => queue::run(&api()?, out, command).await,
-        Command::Dlq(command) => dlq::run(&api()?, out, command).await,
-        Command::Namespace(command) => namespace::run(&in_no_namespace(api)?, out, command).await,
-        Command::Limit(command) => limit::run(&api()?, out, command).await,
-        Command::Retention(command) => retention::run(&api()?, out, command).await,
-        Command::Audit(command) => audit::run(&api()?, out, command).await,
-        Command::Import(command) => import::run(&cli.server, out, &command).await,
-        Command::Cron(command) => cron::run(out, command),
+        Command::Job(Deferred(command)) => job::run(&api()?, out, command).await,
+        Command::Calendar(Deferred(command)) => calendar::run(&api()?, out, command).await,
+        Command::Script(Deferred(command)) => script::run(&api()?, out, command).await,
+        Command::Window(Deferred(command)) => window::run(&api()?, out, command).await,
+        Command::Alarm(Deferred(command)) => alarm::run(&api()?, out, command).await,
+        Command::Backfill(Deferred(command)) => backfill::run(&api()?, out, command).await,
+        Command::Pause(Deferred(args)) => pause::pause(&api()?, out, &args).await,
+        Command::Resume(Deferred(args)) => pause::resume(&api()?, out, &args).await,
+        Command::Trigger(Deferred(args)) => trigger::run(&api()?, out, args).await,
+        Command::Run(Deferred(command)) => run::run(&api()?, out, command).await,
+        Command::Flow(Deferred(command)) => flow::run(&api()?, out, command).await,
+        Command::Bulk(Deferred(command)) => bulk::run(&api()?, out, command).await,
+        Command::Explain(Deferred(args)) => explain::run(&api()?, out, &args).await,
+        Command::Forecast(Deferred(args)) => forecast::run(&api()?, out, &args).await,
+        Command::Executor(Deferred(command)) => executor::run(&api()?, out, &command).await,
+        Command::Events(Deferred(args)) => events::run(&api()?, out, &args).await,
+        Command::Queue(Deferred(command)) => queue::run(&api()?, out, command).await,
+        Command::Dlq(Deferred(command)) => dlq::run(&api()?, out, command).await,
+        Command::Namespace(Deferred(command)) => {
+            namespace::run(&in_no_namespace(api)?, out, command).await
+        }
+        Command::Limit(Deferred(command)) => limit::run(&api()?, out, command).await,
+        Command::Retention(Deferred(command)) => retention::run(&api()?, out, command).await,
+        Command::Audit(Deferred(command)) => audit::run(&api()?, out, command).await,
+        Command::Import(Deferred(command)) => import::run(&cli.server, out, &command).await,
+        Command::Cron(Deferred(command)) => cron::run(out, command),
         Command::Health => health::run(&api()?, out).await,
-        Command::Doctor(args) => doctor::run(&cli.server, out, &args).await,
+        Command::Doctor(Deferred(args)) => doctor::run(&cli.server, out, &args).await,
         Command::Role(args) => role(args, native).await,
-        Command::Migrate(args) => migrate::run(out, &args).await,
-        Command::Config(command) => config::check::run(out, command),
-        Command::Key(command) => keys::run(out, &command),
-        Command::Token(command) => accounts::token(|| in_no_namespace(api), out, command).await,
-        Command::User(command) => accounts::user(&in_no_namespace(api)?, out, command).await,
-        Command::Setup(args) => accounts::setup(&in_no_namespace(api)?, out, &args).await,
-        Command::Login(args) => login::login(out, &cli.server, &args).await,
-        Command::Logout(args) => login::logout(out, &cli.server, &args).await,
+        Command::Migrate(Deferred(args)) => migrate::run(out, &args).await,
+        Command::Config(Deferred(command)) => config::check::run(out, command),
+        Command::Key(Deferred(command)) => keys::run(out, &command),
+        Command::Token(Deferred(command)) => {
+            accounts::token(|| in_no_namespace(api), out, command).await
+        }
+        Command::User(Deferred(command)) => {
+            accounts::user(&in_no_namespace(api)?, out, command).await
+        }
+        Command::Setup(Deferred(args)) => accounts::setup(&in_no_namespace(api)?, out, &args).await,
+        Command::Login(Deferred(args)) => login::login(out, &cli.server, &args).await,
+        Command::Logout(Deferred(args)) => login::logout(out, &cli.server, &args).await,
         Command::Whoami => login::whoami(out, &cli.server).await,
-        Command::Context(command) => context::run(out, &cli.server, command),
+        Command::Context(Deferred(command)) => context::run(out, &cli.server, command),
         Command::Openapi => out.text(cueline_api::openapi_json()),
-        Command::Completion(args) => completion::completion(out, Cli::command(), &args),
-        Command::Man(args) => completion::man(out, Cli::command(), &args),
-        Command::WorkerKey(command) => worker_key::run(api, out, command).await,
+        Command::Completion(Deferred(args)) => completion::completion(out, whole(), &args),
+        Command::Man(Deferred(args)) => completion::man(out, whole(), &args),
+        Command::WorkerKey(Deferred(command)) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
-        Command::Bench(args) => Ok(bench::run(out, args).await?),
+        Command::Bench(Deferred(args)) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]
-        Command::BenchWorker(args) => Ok(bench::run_worker(args).await?),
-        Command::Guard(args) => Ok(guard::run(args.id).await?),
+        Command::BenchWorker(Deferred(args)) => Ok(bench::run_worker(args).await?),
+        Command::Guard(Deferred(args)) => Ok(guard::run(args.id).await?),
     }
 }
 
@@ -273,9 +282,9 @@ async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
         ));
     }
     match args {
-        RoleArgs::Standalone(flags) => standalone::run(valid(flags.load())?).await?,
-        RoleArgs::Scheduler(flags) => scheduler::run(valid(flags.load())?).await?,
-        RoleArgs::Worker(flags) => worker::run(valid(flags.load())?, native).await?,
+        RoleArgs::Standalone(Deferred(flags)) => standalone::run(valid(flags.load())?).await?,
+        RoleArgs::Scheduler(Deferred(flags)) => scheduler::run(valid(flags.load())?).await?,
+        RoleArgs::Worker(Deferred(flags)) => worker::run(valid(flags.load())?, native).await?,
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use super::file::ConfigFile;
 use super::flags::{FlagsOf, Loaded, RoleArgs};
 use super::rules::Rules;
 use super::settings::{Layer, Setting};
+use crate::deferred::Deferred;
 use crate::failure::{Failure, say};
 use crate::output::{Out, Paint, cell};
 
@@ -93,9 +94,9 @@ fn check(role: RoleArgs, config: Option<PathBuf>) -> Checked {
         }
     }
     match role {
-        RoleArgs::Standalone(flags) => of(flags, config),
-        RoleArgs::Scheduler(flags) => of(flags, config),
-        RoleArgs::Worker(flags) => of(flags, config),
+        RoleArgs::Standalone(Deferred(flags)) => of(flags, config),
+        RoleArgs::Scheduler(Deferred(flags)) => of(flags, config),
+        RoleArgs::Worker(Deferred(flags)) => of(flags, config),
     }
 }
 
@@ -103,9 +104,9 @@ fn check(role: RoleArgs, config: Option<PathBuf>) -> Checked {
 fn check_sections(config: Option<&Path>) -> Result<Vec<Checked>, Failure> {
     let file = ConfigFile::read(config);
     let roles = file.sections.iter().map(|name| match *name {
-        "standalone" => RoleArgs::Standalone(FlagsOf::none(None)),
-        "scheduler" => RoleArgs::Scheduler(FlagsOf::none(None)),
-        _ => RoleArgs::Worker(FlagsOf::none(None)),
+        "standalone" => RoleArgs::Standalone(Deferred(FlagsOf::none(None))),
+        "scheduler" => RoleArgs::Scheduler(Deferred(FlagsOf::none(None))),
+        _ => RoleArgs::Worker(Deferred(FlagsOf::none(None))),
     });
     let checked: Vec<Checked> = roles
         .map(|role| check(role, config.map(Path::to_path_buf)))

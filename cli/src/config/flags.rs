@@ -15,16 +15,17 @@ use super::roles::{Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
 use super::rules::Rules;
 use super::schema::{self, Definition, Shape};
 use super::settings::{Flags, Setting, Settings};
+use crate::deferred::Deferred;
 
 /// A role with the flags that it was given.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RoleArgs {
     /// Scheduler, store, broker and executor in one process
-    Standalone(FlagsOf<StandaloneConfig>),
+    Standalone(Deferred<FlagsOf<StandaloneConfig>>),
     /// A scheduler node with its API; any number of them share one store
-    Scheduler(FlagsOf<SchedulerConfig>),
+    Scheduler(Deferred<FlagsOf<SchedulerConfig>>),
     /// An executor: takes triggers from the broker and runs them
-    Worker(FlagsOf<WorkerConfig>),
+    Worker(Deferred<FlagsOf<WorkerConfig>>),
 }
 
 /// The flags of one role.

@@ -61,6 +61,17 @@ fn completions_contain_all_commands() {
 }
 
 #[test]
+fn completions_of_help_go_as_deep_as_the_commands() {
+    let home = Home::new();
+    let text = home.run(&["completion", "fish"]).good();
+    let after_help_job = |line: &&str| {
+        line.contains(r#"subcommand help; and __fish_seen_subcommand_from job""#)
+            && line.contains(r#"-a "history""#)
+    };
+    assert_eq!(text.lines().filter(after_help_job).count(), 1);
+}
+
+#[test]
 fn each_command_has_a_man_page() {
     let home = Home::new();
     home.run(&["man", "pages/man1"]).good();
