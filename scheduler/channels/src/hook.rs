@@ -82,7 +82,8 @@ impl Hooks {
                 .append_pair("sign", &dingtalk_sign(secret, now_ms));
         }
         let body = body.to_string();
-        let client = self.client.get(&url).await.map_err(Refused::for_now)?;
+        let client = self.client.get(&url).await;
+        let client = client.map_err(|error| Refused::for_now(error.to_string()))?;
         let mut request = client.post(url).header(
             CONTENT_TYPE,
             HeaderValue::from_static("application/json; charset=utf-8"),

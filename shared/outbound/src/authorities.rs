@@ -1,32 +1,57 @@
 //! The authorities that this machine trusts.
 
-use std::sync::{Arc, LazyLock};
+use std::error::Error as _;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use nix::errno::Errno;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 
-/// Read once by a process, because they are in hundreds of files.
-static OF_MACHINE: LazyLock<Arc<RootCertStore>> = LazyLock::new(read);
+use crate::tls_error::TlsSetupError;
 
-/// The authorities of this machine, and `others`. Reads files when it is called for the first time.
-///
-/// # Errors
-///
-/// When one of `others` is no certificate, or when there is no authority at all.
-pub(crate) fn with(others: Vec<CertificateDer<'static>>) -> Result<Arc<RootCertStore>, String> {
-    let mut roots = Arc::clone(&OF_MACHINE);
+/// They are in hundreds of files, so a process reads them for its first `https` request.
+static OF_MACHINE: Mutex<Option<Arc<RootCertStore>>> = Mutex::new(None);
+
+/// The authorities of this machine, and `others`. Reads files until it has succeeded once.
+pub(crate) fn with(
+    others: Vec<CertificateDer<'static>>,
+) -> Result<Arc<RootCertStore>, TlsSetupError> {
+    let mut roots = of_machine()?;
     for certificate in others {
         let added = Arc::make_mut(&mut roots).add(certificate);
-        added.map_err(|error| format!("the certificate of an authority is invalid ({error})"))?;
+        added.map_err(|error| {
+            let why = format!("the certificate of an authority is invalid ({error})");
+            TlsSetupError::Unusable(why)
+        })?;
     }
     if roots.is_empty() {
-        return Err("this machine has no certificates of authorities".to_owned());
+        let why = "this machine has no certificates of authorities";
+        return Err(TlsSetupError::Unusable(why.to_owned()));
     }
     Ok(roots)
 }
 
-fn read() -> Arc<RootCertStore> {
+fn of_machine() -> Result<Arc<RootCertStore>, TlsSetupError> {
+    // One call reads the files, and the others wait for it.
+    let mut known = OF_MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(roots) = &*known {
+        return Ok(Arc::clone(roots));
+    }
+    let roots = read()?;
+    // A machine without certificates may get some.
+    if !roots.is_empty() {
+        *known = Some(Arc::clone(&roots));
+    }
+    Ok(roots)
+}
+
+fn read() -> Result<Arc<RootCertStore>, TlsSetupError> {
     let found = rustls_native_certs::load_native_certs();
+    // Otherwise the process would trust fewer authorities than the machine, until it ends.
+    if let Some(shortage) = found.errors.iter().find_map(shortage) {
+        return Err(TlsSetupError::Shortage(shortage));
+    }
     for error in found.errors {
         tracing::warn!(%error, "failed to read certificates of authorities");
     }
@@ -35,5 +60,12 @@ fn read() -> Arc<RootCertStore> {
     if invalid > 0 {
         tracing::warn!(invalid, "left out invalid certificates of authorities");
     }
-    Arc::new(roots)
+    Ok(Arc::new(roots))
+}
+
+/// The lack of descriptors or memory that kept a file from being read.
+fn shortage(error: &rustls_native_certs::Error) -> Option<io::Error> {
+    let error = error.source()?.downcast_ref::<io::Error>()?;
+    let errno = Errno::from_raw(error.raw_os_error()?);
+    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM).then(|| errno.into())
 }

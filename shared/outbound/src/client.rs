@@ -8,30 +8,25 @@ use reqwest::dns::Resolve;
 use reqwest::{Client, Url, redirect};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::watch;
+use tokio::sync::OnceCell;
 
 use crate::authorities;
 use crate::policy::AddressPolicy;
 use crate::resolver::PolicyResolver;
+use crate::tls_error::TlsSetupError;
 
 /// How long connecting may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client, or why there is none.
-type Built = Result<Client, String>;
-
 /// Clients that connect only to permitted addresses. They use no proxies of the environment, which would resolve names
 /// themselves, and follow no redirects.
 ///
-/// A thread sets up the client of `https`, because that reads the hundreds of certificates of this machine's authorities.
-/// It begins at once, not with the first request: later, the process may lack descriptors, and would trust fewer
+/// The client of `https` is set up for its first request, because that reads the certificates of this machine's
 /// authorities.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct OutboundClient {
-    policy: Arc<AddressPolicy>,
-    plain: Built,
-    /// `None` while it is being set up.
-    tls: watch::Receiver<Option<Built>>,
+    plain: Result<Client, String>,
+    tls: Arc<TlsClient>,
 }
 
 impl OutboundClient {
@@ -41,44 +36,58 @@ impl OutboundClient {
         policy: Arc<AddressPolicy>,
         authorities: Vec<CertificateDer<'static>>,
     ) -> Self {
-        let resolver = Arc::new(PolicyResolver {
-            names,
-            policy: Arc::clone(&policy),
-        });
-        let plain = build(&resolver, RootCertStore::empty().into());
-        let (sender, tls) = watch::channel(None);
-        let set_up = move || {
-            let roots = authorities::with(authorities);
-            sender.send_replace(Some(roots.and_then(|roots| build(&resolver, roots))));
-        };
-        let thread = std::thread::Builder::new().name("certificates".to_owned());
-        if let Err(error) = thread.spawn(set_up) {
-            tracing::error!(%error, "failed to start the thread that reads the certificates of authorities");
+        let resolver = Arc::new(PolicyResolver { names, policy });
+        Self {
+            plain: build(&resolver, RootCertStore::empty().into()),
+            tls: Arc::new(TlsClient {
+                resolver,
+                authorities,
+                client: OnceCell::new(),
+            }),
         }
-        Self { policy, plain, tls }
     }
 
     /// The client for requests to `url`. For `https`, it waits until that client is set up.
     ///
     /// # Errors
     ///
-    /// When the TLS set-up of this machine could not be used.
-    pub async fn get(&self, url: &Url) -> Result<Client, String> {
+    /// When TLS could not be set up. The next call tries again.
+    pub async fn get(&self, url: &Url) -> Result<Client, TlsSetupError> {
         if url.scheme() != "https" {
-            return self.plain.clone();
+            return self.plain.clone().map_err(TlsSetupError::Unusable);
         }
-        let mut tls = self.tls.clone();
-        let built = tls.wait_for(Option::is_some).await;
-        let built = built.ok().and_then(|built| built.clone());
-        let client =
-            built.unwrap_or_else(|| Err("its thread was not started or panicked".to_owned()));
-        client.map_err(|why| {
-            format!("failed to set up TLS: {why}; repair it and restart this process")
-        })
+        let set_up = || async {
+            let tls = Arc::clone(&self.tls);
+            let built = tokio::task::spawn_blocking(move || tls.set_up()).await;
+            built.unwrap_or_else(|error| Err(TlsSetupError::Unusable(error.to_string())))
+        };
+        self.tls.client.get_or_try_init(set_up).await.cloned()
     }
 }
 
-fn build(resolver: &Arc<PolicyResolver>, roots: Arc<RootCertStore>) -> Built {
+struct TlsClient {
+    resolver: Arc<PolicyResolver>,
+    /// Besides those of this machine.
+    authorities: Vec<CertificateDer<'static>>,
+    client: OnceCell<Client>,
+}
+
+impl TlsClient {
+    fn set_up(&self) -> Result<Client, TlsSetupError> {
+        let roots = authorities::with(self.authorities.clone())?;
+        build(&self.resolver, roots).map_err(TlsSetupError::Unusable)
+    }
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient")
+            .field("is_set_up", &self.client.initialized())
+            .finish_non_exhaustive()
+    }
+}
+
+fn build(resolver: &Arc<PolicyResolver>, roots: Arc<RootCertStore>) -> Result<Client, String> {
     let mut tls = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();
@@ -95,14 +104,4 @@ fn build(resolver: &Arc<PolicyResolver>, roots: Arc<RootCertStore>) -> Built {
         let why = std::error::Error::source(&error).map(ToString::to_string);
         why.unwrap_or_else(|| error.to_string())
     })
-}
-
-impl fmt::Debug for OutboundClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_set_up = self.tls.borrow().is_some();
-        f.debug_struct("OutboundClient")
-            .field("policy", &self.policy)
-            .field("is_set_up", &is_set_up)
-            .finish_non_exhaustive()
-    }
 }

@@ -8,8 +8,10 @@ mod client;
 mod policy;
 mod resolver;
 pub mod secrets;
+mod tls_error;
 
 pub use client::{CONNECT_TIMEOUT, OutboundClient};
 pub use ipnet::IpNet;
 pub use policy::{AddressPolicy, RefusedAddress, parse_network};
 pub use resolver::{SystemResolver, permitted};
+pub use tls_error::TlsSetupError;

@@ -36,6 +36,7 @@ async fn an_attempt_waits_for_descriptors_until_it_runs_or_is_stopped() {
     a_process_starts_later(soft).await;
     a_process_that_is_stopped_never_starts(soft).await;
     a_request_is_sent_later(soft).await;
+    certificates_are_read_later(soft).await;
 }
 
 async fn a_process_starts_later(soft: u64) {
@@ -63,18 +64,23 @@ async fn a_process_that_is_stopped_never_starts(soft: u64) {
     assert_eq!(message(stopped), "not started (cancelled)");
 }
 
-async fn a_request_is_sent_later(soft: u64) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let spec = HttpSpec {
-        url: format!("http://{}", listener.local_addr().expect("bound")),
+fn get(url: String) -> HttpSpec {
+    HttpSpec {
+        url,
         method: "GET".to_owned(),
         headers: BTreeMap::new(),
         body: None,
         redirects: 0,
         expect: Vec::new(),
-    };
+    }
+}
+
+async fn a_request_is_sent_later(soft: u64) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
     let handler = HttpHandler::new();
-    let (cx, _recorded) = testing::context(info(HandlerSpec::Http(spec)));
+    let (cx, _recorded) =
+        testing::context(info(HandlerSpec::Http(get(format!("http://{address}")))));
     let mut running = handler.run(cx);
     limit_descriptors(NONE_FREE);
     let early = timeout(LOOK, &mut running).await;
@@ -90,4 +96,26 @@ async fn a_request_is_sent_later(soft: u64) {
     };
     let (output, ()) = tokio::join!(running, answer);
     assert_eq!(output.expect("an answer").text.as_deref(), Some("ok"));
+}
+
+/// Of the authorities that an `https` request trusts.
+async fn certificates_are_read_later(soft: u64) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let handler = HttpHandler::new();
+    let (cx, _recorded) =
+        testing::context(info(HandlerSpec::Http(get(format!("https://{address}")))));
+    let mut running = handler.run(cx);
+    limit_descriptors(NONE_FREE);
+    let early = timeout(LOOK, &mut running).await;
+    limit_descriptors(soft);
+    assert!(early.is_err(), "it did not wait: {early:?}");
+    // Nobody answers in TLS. A machine may have no authorities.
+    drop(listener);
+    let failure = message(running.await);
+    let expected = ["connection refused", "no certificates of authorities"];
+    assert!(
+        expected.iter().any(|why| failure.contains(why)),
+        "{failure}"
+    );
 }

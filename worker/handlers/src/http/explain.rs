@@ -52,8 +52,8 @@ pub(super) fn explain(target: &str, error: reqwest::Error) -> String {
 }
 
 /// The lack of the machine among the causes of an error.
-pub(super) fn shortage(error: &reqwest::Error) -> Option<Shortage> {
-    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+pub(super) fn shortage(error: &(dyn StdError + 'static)) -> Option<Shortage> {
+    let mut next = Some(error);
     while let Some(cause) = next {
         let io = cause.downcast_ref::<std::io::Error>();
         if let Some(shortage) = io.and_then(Shortage::of) {

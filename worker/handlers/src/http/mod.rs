@@ -173,7 +173,7 @@ impl HttpHandler {
         }
     }
 
-    /// Sends one request. While the machine lacks descriptors or memory for a connection, it tries again for a while.
+    /// Sends one request. While the machine lacks descriptors or memory for it, it tries again for a while.
     async fn send(&self, hop: &Hop, own: &HeaderMap, cx: &Context) -> Result<Response, Failure> {
         // The client resolves only names. It connects to an address in a URL without asking the resolver.
         if let Some(address) = literal_address(&hop.url) {
@@ -186,15 +186,19 @@ impl HttpHandler {
             if let Some(reason) = cx.stop_reason() {
                 return Err(Failure::new(format!("not sent ({reason:?})")));
             }
-            let client = self.client.get(&hop.url).await.map_err(Failure::new)?;
-            let error = match client.execute(hop.request(own)).await {
-                Ok(response) => return Ok(response),
-                Err(error) => error,
+            let (shortage, failure) = match self.client.get(&hop.url).await {
+                Err(error) => (explain::shortage(&error), Failure::new(error.to_string())),
+                Ok(client) => match client.execute(hop.request(own)).await {
+                    Ok(response) => return Ok(response),
+                    // Without a connection, nothing was sent.
+                    Err(error) if error.is_connect() => {
+                        (explain::shortage(&error), failed(hop, error))
+                    }
+                    Err(error) => return Err(failed(hop, error)),
+                },
             };
-            // Without a connection, nothing was sent.
-            let shortage = error.is_connect().then(|| explain::shortage(&error));
-            let Some(shortage) = shortage.flatten() else {
-                return Err(failed(hop, error));
+            let Some(shortage) = shortage else {
+                return Err(failure);
             };
             if !patience.wait(shortage, cx).await {
                 let (target, why) = (target(&hop.url), shortage::waited(shortage));
