@@ -64,7 +64,7 @@ pub(crate) const LOST: &str = concat!(
                     AND o.due_at <= greatest(l.due_at, coalesce($11, (extract(epoch FROM now()) * 1000)::bigint))
                     AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
                         < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
-                WHEN ($13::smallint[])[width_bucket(l.id, $8::bigint[])] = 2 THEN true
+                WHEN (SELECT ($13::smallint[])[width_bucket(l.id, $8::bigint[])]) = 2 THEN true
                 ELSE o.executor <> l.executor OR o.published_group IS NOT NULL
                 END)))
     UNION ALL SELECT c.position, NULL, NULL, NULL FROM (",

@@ -51,19 +51,23 @@ pub(crate) const BEGIN: &str = begin!("");
 /// Marks only runs of lanes in which no other run matters, so that nearly no run needs a look before its mark. The
 /// conditions are those of [`CONTESTED`](crate::lanes::CONTESTED). `$8` are the [kinds](lane_kind) of
 /// their lanes.
+///
+/// A job may have many live runs, and each is looked at. So what depends only on the run is a subquery, which PostgreSQL
+/// reads once for the run, and whether another run is in the batch is the last question.
 pub(crate) const BEGIN_IDLE: &str = begin!(
     " AND (($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 0 OR NOT EXISTS (
-        SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND o.id <> l.id
-            AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
-            AND CASE
-                WHEN o.state = 0 THEN NOT o.cancel_requested
-                    AND o.due_at <= greatest(l.due_at, coalesce($7, (extract(epoch FROM now()) * 1000)::bigint))
-                    AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
-                        < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
-                WHEN ($8::smallint[])[width_bucket(l.id, $1::bigint[])] = 2 THEN true
-                ELSE o.executor <> ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]]
-                    OR o.published_group IS NOT NULL OR (o.state = 1 AND o.claimed_by IS DISTINCT FROM $6)
-                END))"
+        SELECT FROM run_live o WHERE o.job_id = l.job_id AND o.shard_index = l.shard_index AND o.id <> l.id AND CASE
+            WHEN o.state = 0 THEN NOT o.cancel_requested
+                AND o.due_at <= greatest(l.due_at, coalesce($7, (extract(epoch FROM now()) * 1000)::bigint))
+                AND (CASE WHEN o.retries = 0 AND o.kind <> 4 THEN o.fire_at ELSE o.due_at END, o.id)
+                    < (CASE WHEN l.retries = 0 AND l.kind <> 4 THEN l.fire_at ELSE l.due_at END, l.id)
+                AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+            WHEN (SELECT ($8::smallint[])[width_bucket(l.id, $1::bigint[])]) = 2
+                THEN ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+            ELSE (o.executor <> (SELECT ($5::text[])[($4::integer[])[width_bucket(l.id, $1::bigint[])]])
+                    OR o.published_group IS NOT NULL OR (o.state = 1 AND o.claimed_by IS DISTINCT FROM $6))
+                AND ($1::bigint[])[width_bucket(o.id, $1::bigint[])] IS DISTINCT FROM o.id
+            END))"
 );
 
 /// Positions of the requests that the node may publish. This call or an earlier one of this node moved them to

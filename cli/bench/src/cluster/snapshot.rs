@@ -26,12 +26,6 @@ impl Snapshot {
         })
     }
 
-    /// The attempts a second since this instant.
-    pub(super) async fn rate_since(&self, cluster: &mut Cluster) -> Result<f64> {
-        let attempts = cluster.attempts().await? - self.attempts;
-        Ok(number(attempts) / self.at.elapsed().as_secs_f64())
-    }
-
     /// Adds the differences since `before`, in total and per fire.
     pub(super) fn add_since(&self, before: &Self, report: &mut Report) {
         let attempts = self.attempts - before.attempts;
