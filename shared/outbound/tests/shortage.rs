@@ -11,6 +11,10 @@ use rustls::pki_types::pem::PemObject as _;
 
 #[tokio::test]
 async fn authorities_that_could_not_be_read_are_read_by_a_later_request() {
+    if rustls_native_certs::load_native_certs().certs.is_empty() {
+        println!("skipped: this machine has no certificates of authorities to be read");
+        return;
+    }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let ours = CertificateDer::from_pem_slice(Authority::new("ours").pem().as_bytes());
     let ours = vec![ours.expect("a certificate")];

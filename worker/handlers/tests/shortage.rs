@@ -100,6 +100,10 @@ async fn a_request_is_sent_later(soft: u64) {
 
 /// Of the authorities that an `https` request trusts.
 async fn certificates_are_read_later(soft: u64) {
+    if rustls_native_certs::load_native_certs().certs.is_empty() {
+        println!("skipped: this machine has no certificates of authorities to be read");
+        return;
+    }
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let handler = HttpHandler::new();
@@ -110,12 +114,8 @@ async fn certificates_are_read_later(soft: u64) {
     let early = timeout(LOOK, &mut running).await;
     limit_descriptors(soft);
     assert!(early.is_err(), "it did not wait: {early:?}");
-    // Nobody answers in TLS. A machine may have no authorities.
+    // A later connection is refused.
     drop(listener);
     let failure = message(running.await);
-    let expected = ["connection refused", "no certificates of authorities"];
-    assert!(
-        expected.iter().any(|why| failure.contains(why)),
-        "{failure}"
-    );
+    assert!(failure.contains("connection refused"), "{failure}");
 }
