@@ -22,10 +22,10 @@ use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, StoreSettings, StoreUrl,
 };
 use crate::components::{ExecutorOptions, Executors, Failover, Signals, unexpected_end};
-use crate::failure::{BadInput, Failure};
-use crate::output::Out;
-use crate::secret_file;
 use crate::standalone::{Composition, CompositionOptions, DataDir};
+use cueline_commands::output::Out;
+use cueline_commands::secret_file;
+use cueline_commands::{BadInput, Failure};
 
 const CONCURRENCY: usize = 10_000;
 /// Handlers that a light executor runs at once.

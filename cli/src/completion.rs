@@ -6,8 +6,8 @@ use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 use serde_json::json;
 
-use crate::failure::Failure;
-use crate::output::Out;
+use cueline_commands::Failure;
+use cueline_commands::output::Out;
 
 /// `cueline completion`
 #[derive(Debug, Args)]

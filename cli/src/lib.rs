@@ -3,70 +3,19 @@
 //! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1
 //! (the server refused or did not answer) or 2 (the input is wrong).
 
-mod accounts;
 mod adapters;
-mod alarm;
 mod args;
-mod audit;
-mod backfill;
 #[cfg(feature = "bench")]
 mod bench;
-mod bulk;
-mod calendar;
-mod client;
 mod completion;
 mod components;
 mod config;
-mod context;
-mod cron;
-mod deferred;
-mod discovery;
-mod dlq;
-mod doctor;
-mod event_stream;
-mod events;
-mod executor;
-mod explain;
-mod failure;
-mod flow;
-mod forecast;
 mod guard;
-mod health;
-mod human;
-mod import;
-mod import_args;
-mod job;
-mod job_change;
-mod job_history;
-mod jobdiff;
-mod jobfile;
-mod keys;
-mod limit;
-mod list_args;
-mod lists;
-mod login;
 mod migrate;
-mod namespace;
-mod namespaces;
-mod output;
-mod pause;
-mod prerequisites;
-mod progress;
-mod prompt;
-mod queue;
 mod redacted;
-mod retention;
-mod run;
 mod scheduler;
-mod script;
-mod secret_file;
 mod standalone;
-mod suggest;
-mod trigger;
-mod watch;
-mod window;
 mod worker;
-mod worker_key;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -74,13 +23,11 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
+use cueline_commands::{Deferred, Failure, Out, say};
+
 use args::{Cli, Command};
-use client::Api;
 pub use components::Native;
 use config::{Loaded, RoleArgs};
-use deferred::Deferred;
-use failure::Failure;
-use output::Out;
 
 /// Runs the command that `args` name, program name first.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -210,56 +157,15 @@ fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
 
 async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let out = Out::new(cli.output);
-    let api = || Api::new(&cli.server);
-    let whole = || deferred::whole(Cli::command);
+    let whole = || cueline_commands::whole(Cli::command);
     match cli.command {
-        Command::Job(Deferred(command)) => job::run(&api()?, out, command).await,
-        Command::Calendar(Deferred(command)) => calendar::run(&api()?, out, command).await,
-        Command::Script(Deferred(command)) => script::run(&api()?, out, command).await,
-        Command::Window(Deferred(command)) => window::run(&api()?, out, command).await,
-        Command::Alarm(Deferred(command)) => alarm::run(&api()?, out, command).await,
-        Command::Backfill(Deferred(command)) => backfill::run(&api()?, out, command).await,
-        Command::Pause(Deferred(args)) => pause::pause(&api()?, out, &args).await,
-        Command::Resume(Deferred(args)) => pause::resume(&api()?, out, &args).await,
-        Command::Trigger(Deferred(args)) => trigger::run(&api()?, out, args).await,
-        Command::Run(Deferred(command)) => run::run(&api()?, out, command).await,
-        Command::Flow(Deferred(command)) => flow::run(&api()?, out, command).await,
-        Command::Bulk(Deferred(command)) => bulk::run(&api()?, out, command).await,
-        Command::Explain(Deferred(args)) => explain::run(&api()?, out, &args).await,
-        Command::Forecast(Deferred(args)) => forecast::run(&api()?, out, &args).await,
-        Command::Executor(Deferred(command)) => executor::run(&api()?, out, &command).await,
-        Command::Events(Deferred(args)) => events::run(&api()?, out, &args).await,
-        Command::Queue(Deferred(command)) => queue::run(&api()?, out, command).await,
-        Command::Dlq(Deferred(command)) => dlq::run(&api()?, out, command).await,
-        Command::Namespace(Deferred(command)) => {
-            namespace::run(&in_no_namespace(api)?, out, command).await
-        }
-        Command::Limit(Deferred(command)) => limit::run(&api()?, out, command).await,
-        Command::Retention(Deferred(command)) => retention::run(&api()?, out, command).await,
-        Command::Audit(Deferred(command)) => audit::run(&api()?, out, command).await,
-        Command::Import(Deferred(command)) => import::run(&cli.server, out, &command).await,
-        Command::Cron(Deferred(command)) => cron::run(out, command),
-        Command::Health => health::run(&api()?, out).await,
-        Command::Doctor(Deferred(args)) => doctor::run(&cli.server, out, &args).await,
+        Command::Jobs(command) => command.run(cli.server, out).await,
+        Command::Access(command) => command.run(cli.server, out).await,
         Command::Role(args) => role(args, native).await,
         Command::Migrate(Deferred(args)) => migrate::run(out, &args).await,
         Command::Config(Deferred(command)) => config::check::run(out, command),
-        Command::Key(Deferred(command)) => keys::run(out, &command),
-        Command::Token(Deferred(command)) => {
-            accounts::token(|| in_no_namespace(api), out, command).await
-        }
-        Command::User(Deferred(command)) => {
-            accounts::user(&in_no_namespace(api)?, out, command).await
-        }
-        Command::Setup(Deferred(args)) => accounts::setup(&in_no_namespace(api)?, out, &args).await,
-        Command::Login(Deferred(args)) => login::login(out, &cli.server, &args).await,
-        Command::Logout(Deferred(args)) => login::logout(out, &cli.server, &args).await,
-        Command::Whoami => login::whoami(out, &cli.server).await,
-        Command::Context(Deferred(command)) => context::run(out, &cli.server, command),
-        Command::Openapi => out.text(cueline_api::openapi_json()),
         Command::Completion(Deferred(args)) => completion::completion(out, whole(), &args),
         Command::Man(Deferred(args)) => completion::man(out, whole(), &args),
-        Command::WorkerKey(Deferred(command)) => worker_key::run(api, out, command).await,
         #[cfg(feature = "bench")]
         Command::Bench(Deferred(args)) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]
@@ -268,16 +174,11 @@ async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     }
 }
 
-/// The server, asked for what belongs to no namespace.
-fn in_no_namespace(api: impl FnOnce() -> Result<Api, Failure>) -> Result<Api, Failure> {
-    api().map(|api| api.in_no_namespace())
-}
-
 /// Runs a role until SIGTERM.
 async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
     // First of all: processes that an earlier start left behind may be watching.
     if let Err(error) = cueline_runtime::private_process::hide() {
-        failure::say(&format!(
+        say(&format!(
             "warning: failed to hide this process from its jobs: {error}; they can read its environment, so give secrets in files"
         ));
     }
@@ -292,7 +193,7 @@ async fn role(args: RoleArgs, native: Native) -> Result<(), Failure> {
 /// Returns the configuration, or all its errors.
 fn valid<T>(loaded: Loaded<T>) -> Result<T, Failure> {
     for warning in loaded.warnings {
-        failure::say(&format!("warning: {warning}"));
+        say(&format!("warning: {warning}"));
     }
     loaded.config.map_err(|messages| Failure::BadInput {
         messages,

@@ -6,9 +6,9 @@ use clap::Args;
 use serde_json::json;
 
 use crate::adapters::{StoreSettings, StoreUrl};
-use crate::failure::Failure;
-use crate::output::Out;
-use crate::secret_file;
+use cueline_commands::Failure;
+use cueline_commands::output::Out;
+use cueline_commands::secret_file;
 
 /// `cueline migrate`
 #[derive(Debug, Args)]

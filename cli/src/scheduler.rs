@@ -123,7 +123,7 @@ impl Node {
 
 fn banner(config: &SchedulerConfig, url: &str) -> String {
     let signs = config.signing_key.iter().map(|entry| {
-        let public = crate::keys::public_text(&entry.key);
+        let public = cueline_commands::keys::public_text(&entry.key);
         match &entry.group {
             None => format!("signs    {public}\n"),
             Some(group) => format!("signs    {public} for the group {group}\n"),

@@ -18,7 +18,7 @@ use crate::components::{
     ended_by, say,
 };
 use crate::config::WorkerConfig;
-use crate::failure::BadInput;
+use cueline_commands::BadInput;
 
 /// Runs until SIGTERM or Ctrl-C. `native` are the handlers of the program's own code.
 pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {

@@ -33,6 +33,7 @@ use anyhow::Result;
 use async_trait::async_trait;
 use cueline_store::Store;
 use cueline_worker::Handler;
+use futures_util::future::LocalBoxFuture;
 
 pub use args::{BenchArgs, Scenario};
 pub use worker::{BenchWorkerArgs, Noop, answer_questions};
@@ -102,46 +103,49 @@ pub struct BadInput(pub String);
 /// # Errors
 ///
 /// [`BadInput`] if the arguments contradict each other. Otherwise the error of a server or a process.
-pub async fn run(host: &dyn Host, args: BenchArgs, json: bool) -> Result<()> {
-    let servers = Servers::of(&args)?;
-    let fleet = args.fleet()?;
-    let mut reports = Vec::new();
-    let mut show = |report: Report| {
-        if !json {
-            report.print();
-        }
-        reports.push(report);
-    };
-    for scenario in args.scenarios(servers.is_some()) {
-        let Some(servers) = &servers else {
-            show(measure_standalone(host, scenario, &args).await?);
-            continue;
-        };
-        let data = args.data.as_deref();
-        let Some(plan) = args.plan(scenario) else {
-            if let Some(fleet) = &fleet {
-                cluster::run_fleet(host, fleet, servers, data, &mut show).await?;
+// Boxed, so that its code is in this crate only, and not again in each that calls it.
+pub fn run(host: &dyn Host, args: BenchArgs, json: bool) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let servers = Servers::of(&args)?;
+        let fleet = args.fleet()?;
+        let mut reports = Vec::new();
+        let mut show = |report: Report| {
+            if !json {
+                report.print();
             }
-            continue;
+            reports.push(report);
         };
-        let report = cluster::run(host, plan, servers, data, args.seconds).await?;
-        let reached = report.first_value();
-        show(report);
-        if args.ceiling && scenario == Scenario::Due {
-            let ceiling = ceiling::run(servers, args.jobs.unwrap_or(100_000) as usize).await?;
-            let most = ceiling.first_value();
-            show(ceiling);
-            if let Some((reached, most)) = reached.zip(most) {
-                let mut ratio = Report::new("ratio", "share of the ceiling that was reached");
-                ratio.add("due / ceiling", reached / most, "");
-                show(ratio);
+        for scenario in args.scenarios(servers.is_some()) {
+            let Some(servers) = &servers else {
+                show(measure_standalone(host, scenario, &args).await?);
+                continue;
+            };
+            let data = args.data.as_deref();
+            let Some(plan) = args.plan(scenario) else {
+                if let Some(fleet) = &fleet {
+                    cluster::run_fleet(host, fleet, servers, data, &mut show).await?;
+                }
+                continue;
+            };
+            let report = cluster::run(host, plan, servers, data, args.seconds).await?;
+            let reached = report.first_value();
+            show(report);
+            if args.ceiling && scenario == Scenario::Due {
+                let ceiling = ceiling::run(servers, args.jobs.unwrap_or(100_000) as usize).await?;
+                let most = ceiling.first_value();
+                show(ceiling);
+                if let Some((reached, most)) = reached.zip(most) {
+                    let mut ratio = Report::new("ratio", "share of the ceiling that was reached");
+                    ratio.add("due / ceiling", reached / most, "");
+                    show(ratio);
+                }
             }
         }
-    }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&reports)?);
-    }
-    Ok(())
+        if json {
+            println!("{}", serde_json::to_string_pretty(&reports)?);
+        }
+        Ok(())
+    })
 }
 
 async fn measure_standalone(

@@ -1,7 +1,7 @@
 //! Finds the product of an address, and checks the form of the address.
 
 use crate::redacted::Redacted;
-use crate::suggest::did_you_mean;
+use cueline_commands::suggest::did_you_mean;
 
 /// A product, whether it is built in or not.
 pub(super) struct Product<K> {

@@ -14,7 +14,7 @@ use cueline_store::admin::SchedulerAdmin;
 
 use super::StartupRetry;
 use crate::adapters::OpenError;
-use crate::failure::with_causes;
+use cueline_commands::with_causes;
 
 /// How long the engine's stages may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::{ErrorKind, NewEnrolmentToken, Store, StoreError};
 
 use crate::adapters::OpenError;
-use crate::failure::with_causes;
+use cueline_commands::with_causes;
 
 /// Workers that a token from a file can enrol. A new token is needed for more.
 const SHARED_USES: u32 = 10_000;

@@ -2,7 +2,7 @@
 
 use cueline_api::ApiState;
 
-use crate::context::url::{base_url, is_readable_on_the_way};
+use cueline_commands::url::{base_url, is_readable_on_the_way};
 
 /// How to create the first user of the API at `url`. `None` if there is a user, or if that is not known.
 pub(crate) async fn setup_hint(state: &ApiState, url: &str) -> Option<String> {

@@ -10,9 +10,9 @@ use super::file::ConfigFile;
 use super::flags::{FlagsOf, Loaded, RoleArgs};
 use super::rules::Rules;
 use super::settings::{Layer, Setting};
-use crate::deferred::Deferred;
-use crate::failure::{Failure, say};
-use crate::output::{Out, Paint, cell};
+use cueline_commands::Deferred;
+use cueline_commands::output::{Out, Paint, cell};
+use cueline_commands::{Failure, say};
 
 /// `cueline config …`
 #[derive(Debug, Subcommand)]

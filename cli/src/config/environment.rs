@@ -1,6 +1,6 @@
 //! Warns about unknown environment variables.
 
-use crate::suggest::nearest;
+use cueline_commands::suggest::nearest;
 
 use super::schema;
 

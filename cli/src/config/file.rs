@@ -6,8 +6,8 @@ use clap::Id;
 use toml_edit::{Document, Item, Key, TableLike, Value};
 
 use super::schema::{self, Definition, ROLES, Shape};
-use crate::jobfile::read_text;
-use crate::suggest::did_you_mean;
+use cueline_commands::jobfile::read_text;
+use cueline_commands::suggest::did_you_mean;
 
 /// The file that is read if it exists and no other file is named.
 const DEFAULT_FILE: &str = "/etc/cueline/cueline.toml";

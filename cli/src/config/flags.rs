@@ -15,7 +15,7 @@ use super::roles::{Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
 use super::rules::Rules;
 use super::schema::{self, Definition, Shape};
 use super::settings::{Flags, Setting, Settings};
-use crate::deferred::Deferred;
+use cueline_commands::Deferred;
 
 /// A role with the flags that it was given.
 #[derive(Debug, Subcommand)]

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use toml_edit::{Document, Item, Table};
 
 use super::values;
-use crate::jobfile::read_text;
-use crate::secret_file;
+use cueline_commands::jobfile::read_text;
+use cueline_commands::secret_file;
 
 /// Anything shorter is a mistake: people do not log in more often.
 const SHORTEST_TOKENS: DurationMs = DurationMs::secs(3_600);

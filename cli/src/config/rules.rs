@@ -21,7 +21,7 @@ use super::settings::Settings;
 use super::tls::check_tls;
 use super::values;
 use crate::adapters::{BrokerSettings, BrokerUrl};
-use crate::failure::BadInput;
+use cueline_commands::BadInput;
 
 /// The rules of one role.
 pub(crate) trait Rules: Role {

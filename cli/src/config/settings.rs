@@ -11,7 +11,7 @@ use super::roles::Role;
 use super::schema::{self, Definition, Shape};
 use super::values;
 use crate::redacted::{HIDDEN, Redacted};
-use crate::secret_file;
+use cueline_commands::secret_file;
 
 /// The values of the flags that were given, by key.
 pub(super) type Flags = Vec<(Id, Vec<String>)>;

@@ -15,8 +15,8 @@ use cueline_protocol::origin::EnrolmentToken;
 
 use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
-use crate::suggest::did_you_mean;
-use crate::{keys, secret_file};
+use cueline_commands::suggest::did_you_mean;
+use cueline_commands::{keys, secret_file};
 
 /// A busy machine, a slow disk or a new connection may delay heartbeats by almost this time.
 const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(3);

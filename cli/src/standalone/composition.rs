@@ -25,7 +25,7 @@ use crate::adapters::{
 use crate::components::{
     ExecutorOptions, Executors, Failover, HandlerKind, Native, RunningEngine, StartupRetry,
 };
-use crate::failure::Hinted;
+use cueline_commands::Hinted;
 
 /// The options of a composition.
 #[derive(Clone)]
@@ -137,6 +137,10 @@ impl CompositionOptions {
 
 /// A scheduler and its executors in this process.
 pub(crate) struct Composition {
+    #[cfg_attr(
+        not(feature = "bench"),
+        expect(dead_code, reason = "benchmarks write to it")
+    )]
     pub(crate) store: Arc<dyn Store>,
     pub(crate) engine: RunningEngine,
     /// What each executor does.
@@ -362,7 +366,7 @@ mod tests {
 
     use super::*;
     use crate::components::ended_by;
-    use crate::failure::BadInput;
+    use cueline_commands::BadInput;
 
     /// Tells the executor that the incarnation of this heartbeat is refused.
     async fn refuse(broker: &Broker, heartbeat: &[u8]) {

@@ -19,8 +19,8 @@ use crate::components::{
     Http, Signals, alarms, descriptors, ended_by, say, setup_hint, worker_metrics,
 };
 use crate::config::StandaloneConfig;
-use crate::failure::BadInput;
-use crate::{discovery, jobfile};
+use cueline_commands::BadInput;
+use cueline_commands::{discovery, jobfile};
 
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {

@@ -73,6 +73,7 @@ mod waits_tests;
 mod windows;
 mod worker_keys;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use cueline_model::StoreId;
@@ -103,6 +104,9 @@ pub struct PgStore {
     history: LastHistory,
 }
 
+/// A call at work. Boxed, so that its code is in this crate only, and not again in each that calls it.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 impl PgStore {
     /// Connects to the store at `url` (`postgres://user:password@host:port/database?sslmode=…`).
     ///
@@ -113,26 +117,30 @@ impl PgStore {
     /// - [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a wrong password, the database of another program,
     ///   and a schema that this program does not know or may not migrate (see [`PgOptions::migrate`]).
     /// - [`ErrorKind::Transient`](cueline_store::ErrorKind::Transient) if the server does not answer.
-    pub async fn connect(url: &str, options: PgOptions) -> Result<Self, StoreError> {
-        let db = Database::connect(url, options).await;
-        let db = Arc::new(db.map_err(|error| error.failed_to("open the store"))?);
-        Ok(Self {
-            uses: accounts::note_uses(&db),
-            db,
-            definitions: Definitions::default(),
-            triggered: TriggeredJobs::default(),
-            rules: RulesCache::default(),
-            alarms: BookCache::default(),
-            day_checks: DayChecks::default(),
-            history: LastHistory::default(),
+    pub fn connect(url: &str, options: PgOptions) -> Boxed<'_, Result<Self, StoreError>> {
+        Box::pin(async move {
+            let db = Database::connect(url, options).await;
+            let db = Arc::new(db.map_err(|error| error.failed_to("open the store"))?);
+            Ok(Self {
+                uses: accounts::note_uses(&db),
+                db,
+                definitions: Definitions::default(),
+                triggered: TriggeredJobs::default(),
+                rules: RulesCache::default(),
+                alarms: BookCache::default(),
+                day_checks: DayChecks::default(),
+                history: LastHistory::default(),
+            })
         })
     }
 
     /// Waits for the calls in progress and closes all connections. Uses of sessions and API tokens that are not noted yet are
     /// left out. Committed transactions are already on disk.
-    pub async fn close(&self) {
-        self.uses.close();
-        self.db.close().await;
+    pub fn close(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            self.uses.close();
+            self.db.close().await;
+        })
     }
 }
 
@@ -142,10 +150,12 @@ impl PgStore {
 /// # Errors
 ///
 /// As [`PgStore::connect`].
-pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
+pub fn migrate(url: &str) -> Boxed<'_, Result<SchemaVersion, StoreError>> {
     let migrated = async { schema::migrate(&url::parse(url, &PgOptions::default())?).await };
-    let migrated = migrated.await;
-    migrated.map_err(|error| error.failed_to("migrate the store's schema"))
+    Box::pin(async {
+        let migrated = migrated.await;
+        migrated.map_err(|error| error.failed_to("migrate the store's schema"))
+    })
 }
 
 /// Gives the store at `url` a new id and returns it, and ends all sessions of users. No scheduler may be running.
@@ -156,8 +166,10 @@ pub async fn migrate(url: &str) -> Result<SchemaVersion, StoreError> {
 /// # Errors
 ///
 /// As [`PgStore::connect`].
-pub async fn renew_store_id(url: &str) -> Result<StoreId, StoreError> {
+pub fn renew_store_id(url: &str) -> Boxed<'_, Result<StoreId, StoreError>> {
     let renewed = async { store_id::renew(&url::parse(url, &PgOptions::default())?).await };
-    let renewed = renewed.await;
-    renewed.map_err(|error| error.failed_to("give the store a new id"))
+    Box::pin(async {
+        let renewed = renewed.await;
+        renewed.map_err(|error| error.failed_to("give the store a new id"))
+    })
 }

@@ -64,6 +64,7 @@ mod windows;
 mod worker_keys;
 
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use cueline_store::adapter::accounts::UseNotes;
@@ -107,6 +108,9 @@ pub struct SqliteStore {
     alarms: BookCache,
 }
 
+/// A call at work. Boxed, so that its code is in this crate only, and not again in each that calls it.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 impl SqliteStore {
     /// Opens the store at `path`. With [`SqliteOptions::migrate`] an absent file is created, and an older schema is
     /// migrated.
@@ -115,15 +119,17 @@ impl SqliteStore {
     ///
     /// [`ErrorKind::Broken`](cueline_store::ErrorKind::Broken) for a damaged file, the database of another program, and
     /// a schema that this program does not know or may not migrate.
-    pub async fn open(path: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
-        let db = Database::open(path, options).await;
-        let db = Arc::new(db.map_err(|error| error.failed_to("open the store"))?);
-        Ok(Self {
-            uses: accounts::note_uses(&db),
-            db,
-            definitions: Definitions::default(),
-            rules: RulesCache::default(),
-            alarms: BookCache::default(),
+    pub fn open(path: &Path, options: SqliteOptions) -> Boxed<'_, Result<Self, StoreError>> {
+        Box::pin(async move {
+            let db = Database::open(path, options).await;
+            let db = Arc::new(db.map_err(|error| error.failed_to("open the store"))?);
+            Ok(Self {
+                uses: accounts::note_uses(&db),
+                db,
+                definitions: Definitions::default(),
+                rules: RulesCache::default(),
+                alarms: BookCache::default(),
+            })
         })
     }
 
@@ -139,8 +145,10 @@ impl SqliteStore {
 
     /// Waits for the calls in progress and closes all connections. Uses of sessions and API tokens that are not noted yet are
     /// left out. Committed transactions are already on disk.
-    pub async fn close(&self) {
-        self.uses.close();
-        self.db.close().await;
+    pub fn close(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            self.uses.close();
+            self.db.close().await;
+        })
     }
 }

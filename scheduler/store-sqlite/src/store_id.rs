@@ -6,7 +6,7 @@ use cueline_store::adapter::audit::store_restored;
 use cueline_store::adapter::store_id::parse_store_id;
 
 use crate::error::Result;
-use crate::{SqliteStore, audit};
+use crate::{Boxed, SqliteStore, audit};
 
 const READ: &str = "SELECT id FROM store_identity";
 const RENEW: &str = "UPDATE store_identity SET id = lower(hex(randomblob(16))) RETURNING id";
@@ -28,9 +28,11 @@ impl SqliteStore {
     /// # Errors
     ///
     /// As all methods of the [`Store`](cueline_store::Store).
-    pub async fn renew_store_id(&self) -> std::result::Result<StoreId, StoreError> {
-        let renewed = self.write_store_id().await;
-        renewed.map_err(|error| error.failed_to("give the store a new id"))
+    pub fn renew_store_id(&self) -> Boxed<'_, std::result::Result<StoreId, StoreError>> {
+        Box::pin(async {
+            let renewed = self.write_store_id().await;
+            renewed.map_err(|error| error.failed_to("give the store a new id"))
+        })
     }
 
     async fn write_store_id(&self) -> Result<StoreId> {

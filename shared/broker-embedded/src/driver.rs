@@ -13,6 +13,7 @@ use cueline_broker::{
     Announcement, BrokerError, BrokerStats, Capabilities, Channel, Coverage, Delivery, Driver,
     ErrorKind, Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement, StartLog,
 };
+use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -62,74 +63,79 @@ impl EmbeddedDriver {
     ///
     /// Fails permanently if the file is damaged, has a newer version or belongs to another program. Fails transiently
     /// if another process has it open.
-    pub async fn open(path: &Path, options: EmbeddedOptions) -> Result<Self, BrokerError> {
-        options.validate()?;
-        let Opened {
-            writer,
-            writer_options,
-            readers,
-            queues,
-            openings,
-            lock,
-        } = file::open(path, &options).await?;
-        let shared = Arc::new(Shared {
-            ack_wait: options.ack_wait,
-            queue_limit: options.queue_limit,
-            window_messages: options.window_messages,
-            memory_bytes: options.memory_bytes,
-            held_bytes: AtomicUsize::new(0),
-            next_receipt: AtomicU64::new(openings.cast_unsigned() << RECEIPT_BITS),
-        });
-        let queues: HashMap<QueueId, Arc<Queue>> = queues
-            .into_iter()
-            .map(|found| {
-                let queue = Queue::new(found.id.clone(), found.key, found.messages, found.last);
-                (found.id, Arc::new(queue))
-            })
-            .collect();
-        let registry = Arc::new(RwLock::new(queues));
-        let (requests, waiting) = mpsc::channel(WAITING_REQUESTS);
-        let (tasks, closed) = (TaskTracker::new(), CancellationToken::new());
-        let lock = Arc::new(lock);
-        let writer = Writer {
-            conn: Some(writer),
-            options: writer_options,
-            registry: Arc::clone(&registry),
-            shared: Arc::clone(&shared),
-            no_room: false,
-        };
-        let (stop, held) = (closed.clone(), Arc::clone(&lock));
-        tasks.spawn(async move {
-            writer.run(waiting, stop).await;
-            // Hold the lock until the last transaction has ended, so that no other process opens the file before.
-            drop(held);
-        });
-        let driver = Self {
-            channels: Channels::new(options.listener_buffer),
-            options,
-            registry,
-            shared,
-            requests,
-            readers,
-            tasks,
-            _close_on_drop: closed.clone().drop_guard(),
-            closed,
-            lock,
-        };
-        driver.declare(&QueueId::Dead).await?;
-        Ok(driver)
+    // Boxed, so that its code is in this crate only, and not again in each that calls it.
+    pub fn open(path: &Path, options: EmbeddedOptions) -> BoxFuture<'_, Result<Self, BrokerError>> {
+        Box::pin(async move {
+            options.validate()?;
+            let Opened {
+                writer,
+                writer_options,
+                readers,
+                queues,
+                openings,
+                lock,
+            } = file::open(path, &options).await?;
+            let shared = Arc::new(Shared {
+                ack_wait: options.ack_wait,
+                queue_limit: options.queue_limit,
+                window_messages: options.window_messages,
+                memory_bytes: options.memory_bytes,
+                held_bytes: AtomicUsize::new(0),
+                next_receipt: AtomicU64::new(openings.cast_unsigned() << RECEIPT_BITS),
+            });
+            let queues: HashMap<QueueId, Arc<Queue>> = queues
+                .into_iter()
+                .map(|found| {
+                    let queue = Queue::new(found.id.clone(), found.key, found.messages, found.last);
+                    (found.id, Arc::new(queue))
+                })
+                .collect();
+            let registry = Arc::new(RwLock::new(queues));
+            let (requests, waiting) = mpsc::channel(WAITING_REQUESTS);
+            let (tasks, closed) = (TaskTracker::new(), CancellationToken::new());
+            let lock = Arc::new(lock);
+            let writer = Writer {
+                conn: Some(writer),
+                options: writer_options,
+                registry: Arc::clone(&registry),
+                shared: Arc::clone(&shared),
+                no_room: false,
+            };
+            let (stop, held) = (closed.clone(), Arc::clone(&lock));
+            tasks.spawn(async move {
+                writer.run(waiting, stop).await;
+                // Hold the lock until the last transaction has ended, so that no other process opens the file before.
+                drop(held);
+            });
+            let driver = Self {
+                channels: Channels::new(options.listener_buffer),
+                options,
+                registry,
+                shared,
+                requests,
+                readers,
+                tasks,
+                _close_on_drop: closed.clone().drop_guard(),
+                closed,
+                lock,
+            };
+            driver.declare(&QueueId::Dead).await?;
+            Ok(driver)
+        })
     }
 
     /// Writes the waiting requests, ends the tasks and unlocks the file. Later calls fail with [`ErrorKind::Closed`].
-    pub async fn close(&self) {
-        self.closed.cancel();
-        self.channels.end();
-        self.tasks.close();
-        self.tasks.wait().await;
-        self.readers.close().await;
-        if let Err(e) = self.lock.unlock() {
-            tracing::warn!(error = %e, "failed to unlock the broker's file; it stays locked until this process ends");
-        }
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.closed.cancel();
+            self.channels.end();
+            self.tasks.close();
+            self.tasks.wait().await;
+            self.readers.close().await;
+            if let Err(e) = self.lock.unlock() {
+                tracing::warn!(error = %e, "failed to unlock the broker's file; it stays locked until this process ends");
+            }
+        })
     }
 
     fn queue(&self, id: &QueueId) -> Option<Arc<Queue>> {

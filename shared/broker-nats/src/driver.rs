@@ -10,6 +10,7 @@ use cueline_broker::{
     Listener, Outgoing, QueueId, Receipt, Refusal, Settlement, StartLog,
 };
 use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -68,52 +69,61 @@ impl NatsDriver {
     /// Permanent if an option or the address is invalid, a file cannot be read, or the server refuses the user.
     /// Transient if no server answers, unless [`retry_on_initial_connect`](NatsOptions::retry_on_initial_connect) is
     /// set.
-    pub async fn connect(address: &str, options: NatsOptions) -> Result<Self, BrokerError> {
-        options.validate()?;
-        let options = Arc::new(options);
-        let names = Names::new(&options.prefix, options.identity.as_ref());
-        let connection = connect(address, &options, &names).await?;
-        let (max_in_flight, timeout) = (options.max_in_flight, options.request_timeout);
-        let opening = Requester::open(connection, max_in_flight, timeout);
-        let (requester, matching) = opening.await?;
-        let (tasks, closed) = (TaskTracker::new(), CancellationToken::new());
-        tasks.spawn(closed.clone().run_until_cancelled_owned(matching));
-        let clock = ServerClock::new(names.stream(Stream::Triggers), options.trigger_valid_for());
-        let queues = Queues::new(names, Arc::clone(&options), Arc::new(requester));
-        let (queues, receipts) = (Arc::new(queues), Arc::new(Receipts::new(options.ack_wait)));
-        let driver = Self {
-            publisher: Publisher {
-                queues: Arc::clone(&queues),
-                clock,
-                unconfirmed: Unconfirmed::default(),
-            },
-            fetcher: Fetcher {
-                queues: Arc::clone(&queues),
-                receipts: Arc::clone(&receipts),
-                pool: PullPool::new(options.ack_wait),
-            },
-            settler: Settler::new(Arc::clone(&queues), receipts),
-            channels: Channels {
-                queues: Arc::clone(&queues),
-            },
-            start_logs: StartLogs {
-                queues: Arc::clone(&queues),
-            },
-            queues,
-            tasks,
-            _close_on_drop: closed.clone().drop_guard(),
-            closed,
-        };
-        driver.watch_deleted_consumers().await?;
-        Ok(driver)
+    // Boxed, so that its code is in this crate only, and not again in each that calls it.
+    pub fn connect(
+        address: &str,
+        options: NatsOptions,
+    ) -> BoxFuture<'_, Result<Self, BrokerError>> {
+        Box::pin(async move {
+            options.validate()?;
+            let options = Arc::new(options);
+            let names = Names::new(&options.prefix, options.identity.as_ref());
+            let connection = connect(address, &options, &names).await?;
+            let (max_in_flight, timeout) = (options.max_in_flight, options.request_timeout);
+            let opening = Requester::open(connection, max_in_flight, timeout);
+            let (requester, matching) = opening.await?;
+            let (tasks, closed) = (TaskTracker::new(), CancellationToken::new());
+            tasks.spawn(closed.clone().run_until_cancelled_owned(matching));
+            let clock =
+                ServerClock::new(names.stream(Stream::Triggers), options.trigger_valid_for());
+            let queues = Queues::new(names, Arc::clone(&options), Arc::new(requester));
+            let (queues, receipts) = (Arc::new(queues), Arc::new(Receipts::new(options.ack_wait)));
+            let driver = Self {
+                publisher: Publisher {
+                    queues: Arc::clone(&queues),
+                    clock,
+                    unconfirmed: Unconfirmed::default(),
+                },
+                fetcher: Fetcher {
+                    queues: Arc::clone(&queues),
+                    receipts: Arc::clone(&receipts),
+                    pool: PullPool::new(options.ack_wait),
+                },
+                settler: Settler::new(Arc::clone(&queues), receipts),
+                channels: Channels {
+                    queues: Arc::clone(&queues),
+                },
+                start_logs: StartLogs {
+                    queues: Arc::clone(&queues),
+                },
+                queues,
+                tasks,
+                _close_on_drop: closed.clone().drop_guard(),
+                closed,
+            };
+            driver.watch_deleted_consumers().await?;
+            Ok(driver)
+        })
     }
 
     /// Closes the connection and waits until the driver's tasks have ended. Later calls fail with
     /// [`ErrorKind::Closed`].
-    pub async fn close(&self) {
-        self.closed.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.closed.cancel();
+            self.tasks.close();
+            self.tasks.wait().await;
+        })
     }
 
     /// Removes queues from the cache when other processes delete them. Without this the cache would keep them until

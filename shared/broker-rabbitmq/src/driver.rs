@@ -11,6 +11,7 @@ use cueline_broker::{
     Announcement, BrokerError, BrokerStats, Capabilities, Channel, Delivery, Driver, ErrorKind,
     Listener, Outgoing, QueueId, QueueStats, Receipt, Refusal, Settlement, StartLog,
 };
+use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -61,55 +62,60 @@ impl RabbitDriver {
     ///
     /// [`ErrorKind::Permanent`] for unusable options, a malformed address, a file that cannot be read, or a wrong
     /// password or virtual host.
-    pub async fn open(url: &str, options: RabbitOptions) -> Result<Self, BrokerError> {
-        options.validate()?;
-        let names = Names::new(&options.prefix)?;
-        let connector = Connector::new(url, &options).await?;
-        let queue = names.announcement_queue(connector.user(), process_nonce())?;
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let connect = || {
-            Arc::new(SupervisedConnection::start(
-                connector.clone(),
-                &tasks,
-                stop.clone(),
-            ))
-        };
-        let context = Arc::new(DriverContext {
-            connection: connect(),
-            publishing: connect(),
-            names,
-            options,
-            // Receipts differ from those of earlier drivers: a late ack must not settle another delivery.
-            last_receipt: AtomicU64::new(process_nonce() >> 1),
-            tasks,
-            stop,
-        });
-        let announcements = Arc::new(Announcements::new(Arc::clone(&context), queue));
-        context.tasks.spawn({
-            let (announcements, stop) = (Arc::clone(&announcements), context.stop.clone());
-            async move { stop.run_until_cancelled(announcements.receive()).await }
-        });
-        let driver = Self {
-            publisher: Publisher::new(Arc::clone(&context)),
-            announcements,
-            consumers: Mutex::default(),
-            context,
-        };
-        for connection in [&driver.context.publishing, &driver.context.connection] {
-            match connection.current().await {
-                Err(e) if e.kind() == ErrorKind::Permanent => return Err(e),
-                Ok(_) | Err(_) => {}
+    // Boxed, so that its code is in this crate only, and not again in each that calls it.
+    pub fn open(url: &str, options: RabbitOptions) -> BoxFuture<'_, Result<Self, BrokerError>> {
+        Box::pin(async move {
+            options.validate()?;
+            let names = Names::new(&options.prefix)?;
+            let connector = Connector::new(url, &options).await?;
+            let queue = names.announcement_queue(connector.user(), process_nonce())?;
+            let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+            let connect = || {
+                Arc::new(SupervisedConnection::start(
+                    connector.clone(),
+                    &tasks,
+                    stop.clone(),
+                ))
+            };
+            let context = Arc::new(DriverContext {
+                connection: connect(),
+                publishing: connect(),
+                names,
+                options,
+                // Receipts differ from those of earlier drivers: a late ack must not settle another delivery.
+                last_receipt: AtomicU64::new(process_nonce() >> 1),
+                tasks,
+                stop,
+            });
+            let announcements = Arc::new(Announcements::new(Arc::clone(&context), queue));
+            context.tasks.spawn({
+                let (announcements, stop) = (Arc::clone(&announcements), context.stop.clone());
+                async move { stop.run_until_cancelled(announcements.receive()).await }
+            });
+            let driver = Self {
+                publisher: Publisher::new(Arc::clone(&context)),
+                announcements,
+                consumers: Mutex::default(),
+                context,
+            };
+            for connection in [&driver.context.publishing, &driver.context.connection] {
+                match connection.current().await {
+                    Err(e) if e.kind() == ErrorKind::Permanent => return Err(e),
+                    Ok(_) | Err(_) => {}
+                }
             }
-        }
-        Ok(driver)
+            Ok(driver)
+        })
     }
 
     /// Closes the connections. Unsettled deliveries return to their queues at once. Takes at most 5 s.
-    pub async fn close(&self) {
-        self.context.stop.cancel();
-        self.context.tasks.close();
-        // The server notices the end of connections that do not close in time.
-        let _ = timeout(CLOSE_WITHIN, self.context.tasks.wait()).await;
+    pub fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.context.stop.cancel();
+            self.context.tasks.close();
+            // The server notices the end of connections that do not close in time.
+            let _ = timeout(CLOSE_WITHIN, self.context.tasks.wait()).await;
+        })
     }
 
     fn consumers(&self) -> MutexGuard<'_, HashMap<QueueId, Arc<Consumer>>> {

@@ -1,7 +1,7 @@
 //! The HTTP clients of requests to other machines.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use reqwest::dns::Resolve;
@@ -21,11 +21,10 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients that connect only to permitted addresses. They use no proxies of the environment, which would resolve names
 /// themselves, and follow no redirects.
 ///
-/// The client of `https` is set up for its first request, because that reads the certificates of this machine's
-/// authorities.
+/// Each client is set up for its first request. That of `https` reads the certificates of this machine's authorities.
 #[derive(Debug, Clone)]
 pub struct OutboundClient {
-    plain: Result<Client, String>,
+    plain: Arc<PlainClient>,
     tls: Arc<TlsClient>,
 }
 
@@ -38,7 +37,10 @@ impl OutboundClient {
     ) -> Self {
         let resolver = Arc::new(PolicyResolver { names, policy });
         Self {
-            plain: build(&resolver, RootCertStore::empty().into()),
+            plain: Arc::new(PlainClient {
+                resolver: Arc::clone(&resolver),
+                client: OnceLock::new(),
+            }),
             tls: Arc::new(TlsClient {
                 resolver,
                 authorities,
@@ -54,7 +56,7 @@ impl OutboundClient {
     /// When TLS could not be set up. The next call tries again.
     pub async fn get(&self, url: &Url) -> Result<Client, TlsSetupError> {
         if url.scheme() != "https" {
-            return self.plain.clone().map_err(TlsSetupError::Unusable);
+            return self.plain.get().map_err(TlsSetupError::Unusable);
         }
         let set_up = || async {
             let tls = Arc::clone(&self.tls);
@@ -62,6 +64,27 @@ impl OutboundClient {
             built.unwrap_or_else(|error| Err(TlsSetupError::Unusable(error.to_string())))
         };
         self.tls.client.get_or_try_init(set_up).await.cloned()
+    }
+}
+
+/// Without authorities, it trusts no server of `https`.
+struct PlainClient {
+    resolver: Arc<PolicyResolver>,
+    client: OnceLock<Result<Client, String>>,
+}
+
+impl PlainClient {
+    fn get(&self) -> Result<Client, String> {
+        let set_up = || build(&self.resolver, RootCertStore::empty().into());
+        self.client.get_or_init(set_up).clone()
+    }
+}
+
+impl fmt::Debug for PlainClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlainClient")
+            .field("is_set_up", &self.client.get().is_some())
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Each crate, and the crates of the workspace that its normal dependencies may name.
-const ALLOWED: [(&str, &[&str]); 20] = [
+const ALLOWED: [(&str, &[&str]); 21] = [
     ("cueline-model", &[]),
     ("cueline-runtime", &[]),
     ("cueline-broker", &[]),
@@ -51,6 +51,18 @@ const ALLOWED: [(&str, &[&str]); 20] = [
     (
         "cueline-channels",
         &["cueline-model", "cueline-outbound", "cueline-runtime"],
+    ),
+    // Commands ask the API. Of the worker they know its key file.
+    (
+        "cueline-commands",
+        &[
+            "cueline-api",
+            "cueline-model",
+            "cueline-protocol",
+            "cueline-runtime",
+            "cueline-store",
+            "cueline-worker",
+        ],
     ),
     // The command that it is part of composes what runs in one process.
     (

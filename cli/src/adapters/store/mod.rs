@@ -15,8 +15,8 @@ use cueline_store::{ErrorKind, Store, StoreError};
 
 use crate::adapters::product::{Product, check_server, forms, path_of, product_of};
 use crate::adapters::{Close, OpenError};
-use crate::failure::with_causes;
 use crate::redacted::Redacted;
+use cueline_commands::with_causes;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -8,7 +8,7 @@ use std::path::Path;
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Reads a file of text, without the white space around it.
-pub(crate) fn read(path: &Path) -> Result<String, String> {
+pub fn read(path: &Path) -> Result<String, String> {
     let name = path.display();
     let failed = |error: std::io::Error| format!("{name}: failed to read: {error}");
     // Checked before opening, because opening a pipe without a writer blocks forever.
@@ -33,7 +33,7 @@ pub(crate) fn read(path: &Path) -> Result<String, String> {
 /// A warning if users other than the file's owner can read it.
 ///
 /// It is no error. In a container, secrets are often readable by all users, and this process is the only user.
-pub(crate) fn permission_warning(path: &Path) -> Option<String> {
+pub fn permission_warning(path: &Path) -> Option<String> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     let name = path.display();
     (mode & 0o077 != 0).then(|| {

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 /// The server, and how a command proves who it is.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct ServerArgs {
+pub struct ServerArgs {
     /// The server's address.
     #[arg(
         long,
@@ -56,7 +56,7 @@ pub(crate) struct ServerArgs {
 
 impl ServerArgs {
     /// Notes where the token was found. The values alone do not say it.
-    pub(crate) fn note_sources(&mut self, matches: &ArgMatches) {
+    pub fn note_sources(&mut self, matches: &ArgMatches) {
         let source = matches.value_source("token");
         self.token_is_from_variable = source == Some(ValueSource::EnvVariable);
     }

@@ -52,7 +52,7 @@ pub(crate) fn path() -> Option<PathBuf> {
 }
 
 /// Announces a server to the commands of this user. Does nothing for a user without a home.
-pub(crate) fn write(url: &str, token_file: &Path, socket: &Path) -> io::Result<()> {
+pub fn write(url: &str, token_file: &Path, socket: &Path) -> io::Result<()> {
     path().map_or(Ok(()), |path| write_at(&path, url, token_file, socket))
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn read() -> io::Result<Option<Discovered>> {
 }
 
 /// Removes the announcement of the server with this socket, unless another server was announced since.
-pub(crate) fn remove_if(socket: &Path) {
+pub fn remove_if(socket: &Path) {
     if let Some(path) = path()
         && let Err(error) = remove_at(&path, socket)
     {

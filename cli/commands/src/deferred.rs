@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Defines everything at once, for a text about all commands: completions of `help` have only what is defined.
-pub(crate) fn whole(define: fn() -> Command) -> Command {
+pub fn whole(define: fn() -> Command) -> Command {
     AT_ONCE.set(true);
     let command = define();
     AT_ONCE.set(false);
@@ -25,7 +25,7 @@ pub(crate) fn whole(define: fn() -> Command) -> Command {
 
 /// The arguments or subcommands of a command, defined when it is given or described.
 #[derive(Debug)]
-pub(crate) struct Deferred<T>(pub(crate) T);
+pub struct Deferred<T>(pub T);
 
 impl<T: Args> Args for Deferred<T> {
     fn group_id() -> Option<Id> {

@@ -1,7 +1,7 @@
 //! Suggestions for misspelled words.
 
 /// The word nearest to `text`, if one is near enough.
-pub(crate) fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+pub fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let text: String = text.chars().take(80).collect::<String>().to_lowercase();
     words
         .into_iter()
@@ -13,7 +13,7 @@ pub(crate) fn nearest<'w>(text: &str, words: impl IntoIterator<Item = &'w str>) 
 }
 
 /// `; did you mean "…"?`, or `otherwise` if no word is near.
-pub(crate) fn did_you_mean<'w>(
+pub fn did_you_mean<'w>(
     text: &str,
     words: impl IntoIterator<Item = &'w str>,
     otherwise: &str,

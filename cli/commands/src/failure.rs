@@ -9,21 +9,24 @@ use crate::jobfile::JobFileError;
 
 /// A command's failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The server refused or did not answer, or a run did not succeed: exit status 1.
     Failed {
+        /// What failed, and why.
         message: String,
         /// Advice for the user.
         hint: Option<String>,
     },
     /// The input is wrong: exit status 2.
     BadInput {
+        /// A mistake each.
         messages: Vec<String>,
         /// The consequence: "nothing was applied".
         summary: Option<String>,
     },
     /// The server does not accept the token: exit status 1.
     Unauthorised {
+        /// What the server refused.
         message: String,
         /// Advice for the user.
         hint: String,
@@ -35,21 +38,24 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn failed(message: impl Into<String>) -> Self {
+    /// A failure without advice.
+    pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
             hint: None,
         }
     }
 
-    pub(crate) fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
+    /// A failure with advice.
+    pub fn with_hint(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Failed {
             message: message.into(),
             hint: Some(hint.into()),
         }
     }
 
-    pub(crate) fn bad_input(message: impl Into<String>) -> Self {
+    /// One mistake in the input.
+    pub fn bad_input(message: impl Into<String>) -> Self {
         Self::BadInput {
             messages: vec![message.into()],
             summary: None,
@@ -57,12 +63,12 @@ impl Failure {
     }
 
     /// Whether the server does not accept the token.
-    pub(crate) fn is_unauthorised(&self) -> bool {
+    pub fn is_unauthorised(&self) -> bool {
         matches!(self, Self::Unauthorised { .. })
     }
 
     /// The messages in one line, without advice.
-    pub(crate) fn message(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Failed { message, .. } | Self::Unauthorised { message, .. } => message.clone(),
             Self::BadInput { messages, .. } => messages.join("; "),
@@ -71,7 +77,7 @@ impl Failure {
     }
 
     /// Prints the messages on standard error, and returns the exit status.
-    pub(crate) fn report(self) -> ExitCode {
+    pub fn report(self) -> ExitCode {
         match self {
             Self::Failed { message, hint } => {
                 say(&format!("error: {message}"));
@@ -102,7 +108,7 @@ impl Failure {
 
 /// Prints a line on standard error, without control characters: it may quote a server or a file. A closed output is no
 /// error.
-pub(crate) fn say(line: &str) {
+pub fn say(line: &str) {
     let line = harmless(line, Style::Text);
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -110,14 +116,16 @@ pub(crate) fn say(line: &str) {
 /// The input of a server's command is wrong: exit status 2. The text is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BadInput(pub(crate) String);
+pub struct BadInput(pub String);
 
 /// An error's context, with a hint for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
-pub(crate) struct Hinted {
-    pub(crate) what: String,
-    pub(crate) hint: String,
+pub struct Hinted {
+    /// What failed.
+    pub what: String,
+    /// Advice for the user.
+    pub hint: String,
 }
 
 impl From<anyhow::Error> for Failure {
@@ -139,7 +147,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// An error and its causes, without causes that an earlier error already quotes.
-pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

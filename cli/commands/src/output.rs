@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 /// The format of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum OutputFormat {
+pub enum OutputFormat {
     /// Text for people
     #[default]
     Table,
@@ -24,7 +24,7 @@ pub(crate) enum OutputFormat {
 
 /// Standard output.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Out {
+pub struct Out {
     format: OutputFormat,
     terminal: bool,
     colours: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Out {
 
 impl Out {
     /// Prints in `format`, with colours if the output is a terminal and `NO_COLOR` is not set.
-    pub(crate) fn new(format: OutputFormat) -> Self {
+    pub fn new(format: OutputFormat) -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let terminal = std::io::stdout().is_terminal();
         Self {
@@ -53,7 +53,7 @@ impl Out {
     }
 
     /// Whether the answer is for programs.
-    pub(crate) fn is_json(self) -> bool {
+    pub fn is_json(self) -> bool {
         self.format == OutputFormat::Json
     }
 
@@ -72,13 +72,13 @@ impl Out {
     }
 
     /// Prints a line.
-    pub(crate) fn line(self, text: &str) -> Result<(), Failure> {
+    pub fn line(self, text: &str) -> Result<(), Failure> {
         self.text(&format!("{text}\n"))
     }
 
     /// Prints a text and flushes it. On a terminal, control characters are escaped. A file or a pipe gets the text
     /// unchanged.
-    pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
+    pub fn text(self, text: &str) -> Result<(), Failure> {
         self.write(&self.shown(text))
     }
 
@@ -103,7 +103,7 @@ impl Out {
     }
 
     /// Prints a value as JSON, over several lines.
-    pub(crate) fn json(self, value: &Value) -> Result<(), Failure> {
+    pub fn json(self, value: &Value) -> Result<(), Failure> {
         self.line(&harmless(&format!("{value:#}"), Style::Json))
     }
 
@@ -113,7 +113,7 @@ impl Out {
     }
 
     /// An empty table with these headings.
-    pub(crate) fn table(self, headings: &[&str]) -> Table {
+    pub fn table(self, headings: &[&str]) -> Table {
         let mut table = Table::new();
         table.load_style(NOTHING);
         // Long cells are not wrapped, because wrapped text can neither be copied nor searched.
@@ -135,7 +135,7 @@ impl Out {
     }
 
     /// Prints a table, or `empty` if it has no rows.
-    pub(crate) fn print_table(self, table: &Table, empty: &str) -> Result<(), Failure> {
+    pub fn print_table(self, table: &Table, empty: &str) -> Result<(), Failure> {
         if table.is_empty() {
             return self.line(empty);
         }
@@ -160,7 +160,7 @@ impl Out {
 
 /// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub enum Paint {
     /// All is well.
     Good,
     /// Something needs attention.
@@ -203,7 +203,7 @@ impl Paint {
 
 /// A table's cell, in a colour if there is one. Control characters are escaped, also in a file or a pipe, so that a row
 /// is always one line.
-pub(crate) fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
+pub fn cell(text: impl Into<String>, paint: Option<Paint>) -> Cell {
     let text: String = text.into();
     let cell = Cell::new(harmless(&text, Style::Inline));
     match paint {

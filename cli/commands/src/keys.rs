@@ -171,12 +171,12 @@ fn keys_in(path: &Path) -> Result<Vec<(&'static str, String)>, String> {
 }
 
 /// A signing key's public half, with its prefix.
-pub(crate) fn public_text(key: &SigningKey) -> String {
+pub fn public_text(key: &SigningKey) -> String {
     format!("{PUBLIC}{}", key.public_base64())
 }
 
 /// Parses the signing key in a file's text: a line with the prefix, or the bare key of a standalone server.
-pub(crate) fn secret_from_text(text: &str) -> Result<SigningKey, String> {
+pub fn secret_from_text(text: &str) -> Result<SigningKey, String> {
     if text.contains(PUBLIC) {
         return Err(
             "is a public key, which cannot sign; give the secret key, in the file that `cueline key new` made"
@@ -192,7 +192,7 @@ pub(crate) fn secret_from_text(text: &str) -> Result<SigningKey, String> {
 }
 
 /// The public keys of an argument, each without its prefix. The argument is a key, or a file with keys.
-pub(crate) fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
+pub fn public_from_argument(text: &str) -> Result<Vec<String>, String> {
     if text.starts_with(SECRET) {
         return Err(format!(
             "is a secret key, which workers must not have; give its public half, {PUBLIC}…, that `cueline key public FILE` prints"

@@ -23,7 +23,7 @@ const MAX_DEPTH: usize = 32;
 
 /// All problems of some job files, each with its place: `jobs.toml:14: job "report": …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JobFileError {
+pub struct JobFileError {
     /// Never empty.
     pub(crate) messages: Vec<String>,
 }
@@ -105,10 +105,7 @@ fn decode(node: &Node, namespace: &Namespace) -> Result<Definitions, Vec<decode:
 }
 
 /// Reads several job files as one. Reports all problems together, also jobs that two files define.
-pub(crate) fn read_all(
-    paths: &[PathBuf],
-    namespace: &Namespace,
-) -> Result<Definitions, JobFileError> {
+pub fn read_all(paths: &[PathBuf], namespace: &Namespace) -> Result<Definitions, JobFileError> {
     let mut messages = Vec::new();
     let mut all = Definitions::default();
     let mut seen = Seen::default();
@@ -157,7 +154,7 @@ impl<'p> Seen<'p> {
 }
 
 /// Reads a file of at most [`MAX_FILE_BYTES`] of UTF-8 text.
-pub(crate) fn read_text(path: &Path) -> Result<String, String> {
+pub fn read_text(path: &Path) -> Result<String, String> {
     let name = path.display();
     let failed = |error: std::io::Error| format!("{name}: failed to read: {error}");
     let mut bytes = Vec::new();

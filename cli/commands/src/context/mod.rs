@@ -9,7 +9,7 @@ pub(crate) mod chosen;
 pub(crate) mod files;
 pub(crate) mod name;
 pub(crate) mod server_args;
-pub(crate) mod url;
+pub mod url;
 
 use std::path::PathBuf;
 

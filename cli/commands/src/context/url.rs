@@ -7,7 +7,7 @@ use reqwest::Url;
 use crate::failure::Failure;
 
 /// Parses a server's address.
-pub(crate) fn base_url(text: &str) -> Result<Url, Failure> {
+pub fn base_url(text: &str) -> Result<Url, Failure> {
     let refuse = |why: &str| {
         Failure::bad_input(format!(
             "url: {text:?} {why}; write it as http://127.0.0.1:7800"
@@ -24,7 +24,7 @@ pub(crate) fn base_url(text: &str) -> Result<Url, Failure> {
 }
 
 /// Whether the address is one of this machine.
-pub(crate) fn is_loopback(url: &Url) -> bool {
+pub fn is_loopback(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,
         Some(host) => host
@@ -36,7 +36,7 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
 }
 
 /// Whether others on the way to the server could read what is sent to it.
-pub(crate) fn is_readable_on_the_way(url: &Url) -> bool {
+pub fn is_readable_on_the_way(url: &Url) -> bool {
     url.scheme() != "https" && !is_loopback(url)
 }
 
