@@ -1,20 +1,21 @@
 //! Turns an iCalendar file (RFC 5545) into a calendar. Pure.
 //!
-//! The crate `icalendar` parses the file, and `rrule` computes repeated events, up to a horizon. Whatever has no counterpart is
+//! The crate `icalendar` parses the file, and `ical` computes repeated events, up to a horizon. Whatever has no counterpart is
 //! left out and said.
 
 use std::collections::BTreeSet;
 
-use chrono::{NaiveDate, NaiveDateTime, TimeZone as _};
+use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
 use cueline_model::exclusion::{DateRule, Period};
 use cueline_model::schedule::Zone;
 use cueline_model::{CalendarName, CalendarSpec, Timestamp};
+use ical::recur::expand::IcalRecurExpand;
+use ical::recur::{IcalRecurDateTime, IcalRecurRule};
 use icalendar::{Calendar, CalendarComponent, CalendarDateTime, Component, DatePerhapsTime, Event};
 use jiff::civil::DateTime;
-use rrule::{RRule, Tz, Unvalidated};
 
 /// The most occurrences of one repeated event.
-const MAX_OCCURRENCES: u16 = 5_000;
+const MAX_OCCURRENCES: usize = 5_000;
 
 /// How to read a file.
 #[derive(Debug, Clone)]
@@ -144,12 +145,10 @@ impl Imported {
             Some(DatePerhapsTime::Date(end)) => (end - start).num_days().max(1),
             _ => 1,
         };
-        let midnight = start
-            .and_hms_opt(0, 0, 0)
-            .ok_or("its date is out of range")?;
+        let midnight = civil(start.and_time(NaiveTime::MIN))?;
         let mut added = 0;
-        for first in self.occurrences(event, midnight, options)? {
-            let first = civil(first)?.date();
+        for first in self.occurrences(event, midnight, &options.zone, options)? {
+            let first = first.date();
             let last = first
                 .checked_add(jiff::Span::new().days(days - 1))
                 .map_err(|_| "its date is out of range".to_owned())?;
@@ -179,11 +178,11 @@ impl Imported {
         options: &Options,
     ) -> Result<usize, String> {
         let (start, zone) = in_zone(start, options)?;
-        let first = local(civil(start)?, &zone)?;
+        let first = local(start, &zone)?;
         let length_ms = match event.get_end() {
             Some(DatePerhapsTime::DateTime(end)) => {
                 let (end, zone) = in_zone(end, options)?;
-                local(civil(end)?, &zone)?.since_ms(first)
+                local(end, &zone)?.since_ms(first)
             }
             _ => match event.property_value("DURATION") {
                 Some(text) => {
@@ -200,8 +199,8 @@ impl Imported {
             return Err("it has no end after its beginning".to_owned());
         }
         let mut added = 0;
-        for start in self.occurrences(event, start, options)? {
-            let start = local(civil(start)?, &zone)?;
+        for start in self.occurrences(event, start, &zone, options)? {
+            let start = local(start, &zone)?;
             let end = start.plus_ms(length_ms);
             if end > options.from {
                 self.spec.periods.push(Period { start, end });
@@ -211,87 +210,93 @@ impl Imported {
         Ok(added)
     }
 
-    /// The beginnings of an event in local time: one, or those of its rule up to the horizon.
+    /// The beginnings of an event on the wall clock of `zone`: one, or those of its rule up to the horizon.
     fn occurrences(
         &mut self,
         event: &Event,
-        start: NaiveDateTime,
+        start: DateTime,
+        zone: &Zone,
         options: &Options,
-    ) -> Result<Vec<NaiveDateTime>, String> {
-        let Some(rule) = event.property_value("RRULE") else {
+    ) -> Result<Vec<DateTime>, String> {
+        let Some(text) = event.property_value("RRULE") else {
             return Ok(vec![start]);
         };
-        // Local times are computed as if they were UTC, because a rule is about the wall clock.
-        let rule = with_utc_end(rule);
-        let failed = |error: rrule::RRuleError| {
-            format!(
-                "its rule {rule:?} is not understood: {}",
-                first_line(&error.to_string())
-            )
-        };
-        let parsed: RRule<Unvalidated> = rule.parse().map_err(failed)?;
-        let set = parsed
-            .build(Tz::UTC.from_utc_datetime(&start))
-            .map_err(failed)?;
-        let horizon = chrono::DateTime::from_timestamp_millis(options.to.as_millis())
-            .ok_or("the horizon is out of range")?;
-        let set = set.before(horizon.with_timezone(&Tz::UTC));
-        let found = set.all(MAX_OCCURRENCES);
-        if found.limited {
+        let rule = rule(text, zone).map_err(|why| format!("its rule {text:?} {why}"))?;
+        let horizon = wall_clock(options.to, zone)?;
+        let mut found = occurrences_of(rule, start).take_while(|at| *at <= horizon);
+        let first: Vec<DateTime> = found.by_ref().take(MAX_OCCURRENCES).collect();
+        if found.next().is_some() {
             self.ignored.push(format!(
-                "occurrences of the rule {rule:?} after the first {}",
-                found.dates.len()
+                "occurrences of the rule {text:?} after the first {MAX_OCCURRENCES}"
             ));
         }
-        let excluded = excluded_starts(event);
-        let starts = found.dates.into_iter().map(|at| at.naive_utc());
+        let excluded = excluded_starts(event, zone);
+        let starts = first.into_iter();
         Ok(starts.filter(|at| !excluded.contains(at)).collect())
     }
 }
 
-/// A rule whose `UNTIL` has a time in UTC. It is compared with local times, so it may be off by the offset of the zone.
-fn with_utc_end(rule: &str) -> String {
-    let parts = rule
-        .split(';')
-        .map(|part| match part.strip_prefix("UNTIL=") {
-            Some(until) if until.len() == 8 => format!("UNTIL={until}T235959Z"),
-            Some(until) if !until.ends_with('Z') => format!("UNTIL={until}Z"),
-            _ => part.to_owned(),
-        });
-    parts.collect::<Vec<_>>().join(";")
+/// Parses a rule. Its end is a time on the wall clock of `zone`.
+fn rule(text: &str, zone: &Zone) -> Result<IcalRecurRule, String> {
+    let mut rule = IcalRecurRule::parse(text).map_err(|e| format!("is not understood: {e}"))?;
+    if let Some(scale) = &rule.scale
+        && scale != "GREGORIAN"
+    {
+        return Err(format!("is of another calendar: {scale}"));
+    }
+    let parts = text.split(';').filter_map(|part| part.split_once('='));
+    let end = parts.filter(|(name, _)| name.trim().eq_ignore_ascii_case("UNTIL"));
+    if let Some((_, end)) = end.last() {
+        let mut until = recur(on_the_wall_clock(end, zone)?);
+        if !end.contains(['T', 't']) {
+            // To the end of that day.
+            (until.hour, until.minute, until.second) = (23, 59, 59);
+        }
+        rule.until = Some(until);
+    }
+    Ok(rule)
 }
 
-/// The occurrences that `EXDATE` takes out.
-fn excluded_starts(event: &Event) -> BTreeSet<NaiveDateTime> {
+/// The occurrences of a rule, in order.
+fn occurrences_of(rule: IcalRecurRule, start: DateTime) -> impl Iterator<Item = DateTime> {
+    IcalRecurExpand::new(rule, recur(start)).map_while(|at| civil_of(at).ok())
+}
+
+/// The occurrences that `EXDATE` takes out, on the wall clock of `zone`.
+fn excluded_starts(event: &Event, zone: &Zone) -> BTreeSet<DateTime> {
     let single = event.properties().get("EXDATE").into_iter();
     let several = event.multi_properties().get("EXDATE").into_iter().flatten();
     let values = single
         .chain(several)
         .flat_map(|property| property.value().split(','));
     values
-        .filter_map(|text| {
-            let text = text.trim().trim_end_matches('Z');
-            let time = NaiveDateTime::parse_from_str(text, "%Y%m%dT%H%M%S").ok();
-            time.or_else(|| {
-                NaiveDate::parse_from_str(text, "%Y%m%d")
-                    .ok()?
-                    .and_hms_opt(0, 0, 0)
-            })
-        })
+        .filter_map(|text| on_the_wall_clock(text, zone).ok())
         .collect()
 }
 
+/// A date or a time of the file, on the wall clock of `zone`. A time that ends with `Z` is one of UTC.
+fn on_the_wall_clock(text: &str, zone: &Zone) -> Result<DateTime, String> {
+    let text = text.trim();
+    let at = IcalRecurDateTime::parse(text).map_err(|e| format!("is not understood: {e}"))?;
+    let at = civil_of(at)?;
+    if text.ends_with(['Z', 'z']) {
+        wall_clock(local(at, &Zone::utc())?, zone)
+    } else {
+        Ok(at)
+    }
+}
+
 /// The local time of an event, and its zone.
-fn in_zone(at: CalendarDateTime, options: &Options) -> Result<(NaiveDateTime, Zone), String> {
+fn in_zone(at: CalendarDateTime, options: &Options) -> Result<(DateTime, Zone), String> {
     match at {
-        CalendarDateTime::Floating(local) => Ok((local, options.zone.clone())),
-        CalendarDateTime::Utc(at) => Ok((at.naive_utc(), Zone::utc())),
+        CalendarDateTime::Floating(local) => Ok((civil(local)?, options.zone.clone())),
+        CalendarDateTime::Utc(at) => Ok((civil(at.naive_utc())?, Zone::utc())),
         CalendarDateTime::WithTimezone { date_time, tzid } => {
             let zone = Zone::get(&tzid);
             let zone = zone.map_err(|_| {
                 format!("its time zone {tzid:?} is unknown; an IANA name is expected")
             })?;
-            Ok((date_time, zone))
+            Ok((civil(date_time)?, zone))
         }
     }
 }
@@ -301,15 +306,46 @@ fn civil(at: NaiveDateTime) -> Result<DateTime, String> {
     text.parse().map_err(|_| format!("{text} is out of range"))
 }
 
+fn civil_of(at: IcalRecurDateTime) -> Result<DateTime, String> {
+    let text = format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}",
+        at.year, at.month, at.day, at.hour, at.minute, at.second
+    );
+    text.parse().map_err(|_| format!("{text} is out of range"))
+}
+
+fn recur(at: DateTime) -> IcalRecurDateTime {
+    // Months, days and times of the wall clock are small and positive.
+    let part = i8::unsigned_abs;
+    IcalRecurDateTime {
+        year: at.year().into(),
+        month: part(at.month()),
+        day: part(at.day()),
+        hour: part(at.hour()),
+        minute: part(at.minute()),
+        second: part(at.second()),
+    }
+}
+
 fn local(at: DateTime, zone: &Zone) -> Result<Timestamp, String> {
     let found = zone.rules().to_ambiguous_timestamp(at).compatible();
     let found = found.map_err(|_| format!("{at} is out of range"))?;
     Ok(Timestamp::from_millis(found.as_millisecond()))
 }
 
+fn wall_clock(at: Timestamp, zone: &Zone) -> Result<DateTime, String> {
+    let instant = jiff::Timestamp::from_millisecond(at.as_millis());
+    let instant = instant.map_err(|_| format!("{at} is out of range"))?;
+    Ok(zone.rules().to_datetime(instant))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
+
+    use jiff::civil::date;
+    use proptest::prelude::*;
+    use proptest::sample;
 
     use super::*;
 
@@ -416,6 +452,41 @@ mod tests {
         );
     }
 
+    /// 07:30 in Berlin in summer is 05:30 in UTC.
+    #[test]
+    fn ends_and_exceptions_in_utc_count_on_the_wall_clock_of_the_event() {
+        let found = read(&[
+            "SUMMARY:daily\nDTSTART;TZID=Europe/Berlin:20270701T073000\nDURATION:PT1H\nRRULE:FREQ=DAILY;UNTIL=20270704T053000Z\nEXDATE:20270702T053000Z",
+        ])
+        .expect("is read");
+        assert_eq!(
+            periods(&found),
+            [
+                "2027-07-01T05:30/2027-07-01T06:30",
+                "2027-07-03T05:30/2027-07-03T06:30",
+                "2027-07-04T05:30/2027-07-04T06:30",
+            ]
+        );
+    }
+
+    #[test]
+    fn rules_without_an_occurrence_end() {
+        let found = read(&[
+            "SUMMARY:never\nDTSTART;VALUE=DATE:20270101\nRRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30",
+            "SUMMARY:often\nDTSTART:20270101T000000Z\nDURATION:PT1S\nRRULE:FREQ=SECONDLY",
+            "SUMMARY:other\nDTSTART;VALUE=DATE:20270101\nRRULE:RSCALE=CHINESE;FREQ=YEARLY",
+        ])
+        .expect("is read");
+        assert_eq!((found.events, found.past), (1, 1));
+        let ignored = found.ignored.join("\n");
+        for words in [
+            "after the first 5000",
+            "\"other\": its rule \"RSCALE=CHINESE;FREQ=YEARLY\" is of another calendar",
+        ] {
+            assert!(ignored.contains(words), "{words}: {ignored}");
+        }
+    }
+
     #[test]
     fn what_is_left_out_is_said() {
         let found = read(&[
@@ -441,5 +512,88 @@ mod tests {
             assert!(ignored.contains(words), "{words}: {ignored}");
         }
         assert!(read(&[]).expect_err("nothing").contains("has no event"));
+    }
+    const WEEKDAYS: [&str; 7] = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"];
+
+    /// Rules of the kinds that people write, with a part or none of each.
+    fn any_rule() -> impl Strategy<Value = String> {
+        let list = |values: Vec<String>| {
+            let most = values.len().min(3);
+            sample::subsequence(values, 0..=most).prop_map(|chosen| chosen.join(","))
+        };
+        let numbers = |range: std::ops::RangeInclusive<i32>| -> Vec<String> {
+            range.filter(|n| *n != 0).map(|n| n.to_string()).collect()
+        };
+        let days: Vec<String> = WEEKDAYS.map(str::to_owned).to_vec();
+        let counted: Vec<String> = (-2..=4)
+            .filter(|n| *n != 0)
+            .flat_map(|n| WEEKDAYS.map(|day| format!("{n}{day}")))
+            .collect();
+        let frequency = sample::select(vec!["DAILY", "WEEKLY", "MONTHLY", "YEARLY"]);
+        (
+            frequency,
+            1..5,
+            list(days),
+            list(counted),
+            list(numbers(-31..=31)),
+            list(numbers(1..=12)),
+            (list(numbers(-3..=3)), sample::select(WEEKDAYS.to_vec())),
+        )
+            .prop_map(
+                |(frequency, interval, days, counted, month_days, months, more)| {
+                    let (positions, week_start) = more;
+                    let mut parts = vec![format!(
+                        "FREQ={frequency};INTERVAL={interval};WKST={week_start}"
+                    )];
+                    let monthly = frequency == "MONTHLY" || frequency == "YEARLY";
+                    let days = if monthly && !counted.is_empty() {
+                        counted
+                    } else {
+                        days
+                    };
+                    let chosen = !days.is_empty();
+                    let mut add = |name: &str, values: String| {
+                        if !values.is_empty() {
+                            parts.push(format!("{name}={values}"));
+                        }
+                    };
+                    add("BYDAY", days);
+                    add("BYMONTH", months);
+                    if frequency != "WEEKLY" {
+                        add("BYMONTHDAY", month_days);
+                    }
+                    // In the week of the beginning, the other library leaves out earlier days before it counts.
+                    if chosen && frequency != "WEEKLY" {
+                        add("BYSETPOS", positions);
+                    }
+                    parts.join(";")
+                },
+            )
+    }
+
+    proptest! {
+        // A rule without occurrences takes the other library long.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn another_library_computes_the_same_occurrences(
+            text in any_rule(),
+            day in 0..20_000_i32,
+            hour in 0..24_i8,
+        ) {
+            let start = date(2000, 1, 1).at(hour, 30, 0, 0);
+            let start = start.checked_add(jiff::Span::new().days(day)).expect("in range");
+            let end = start.checked_add(jiff::Span::new().years(8)).expect("in range");
+            let rule = rule(&text, &Zone::utc()).expect("a rule");
+            let own = occurrences_of(rule, start).take_while(|at| *at <= end).take(100);
+            let own: Vec<String> = own.map(|at| at.to_string()).collect();
+
+            let compact = |at: DateTime| at.strftime("%Y%m%dT%H%M%SZ").to_string();
+            let set = format!("DTSTART:{}\nRRULE:{text};UNTIL={}", compact(start), compact(end));
+            let other: rrule::RRuleSet = set.parse().expect("a rule");
+            let other = other.all(100).dates.into_iter();
+            let other: Vec<String> = other.map(|at| at.format("%Y-%m-%dT%H:%M:%S").to_string()).collect();
+            prop_assert_eq!(own, other, "{} from {}", text, start);
+        }
     }
 }
