@@ -245,8 +245,8 @@ fn rule(text: &str, zone: &Zone) -> Result<IcalRecurRule, String> {
         return Err(format!("is of another calendar: {scale}"));
     }
     let parts = text.split(';').filter_map(|part| part.split_once('='));
-    let end = parts.filter(|(name, _)| name.trim().eq_ignore_ascii_case("UNTIL"));
-    if let Some((_, end)) = end.last() {
+    let mut ends = parts.filter(|(name, _)| name.trim().eq_ignore_ascii_case("UNTIL"));
+    if let Some((_, end)) = ends.next_back() {
         let mut until = recur(on_the_wall_clock(end, zone)?);
         if !end.contains(['T', 't']) {
             // To the end of that day.
