@@ -40,20 +40,25 @@ const OTHERS: [&str; 23] = [
 /// <https://kubernetes.io/docs/tutorials/services/connect-applications-service/>. Settings of other roles are ignored
 /// without a warning, because one environment may serve several roles.
 pub(super) fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut known: Vec<String> = schema::all()
-        .map(|(_, definition)| schema::variable(&definition).to_owned())
-        .collect();
-    known.extend(OTHERS.map(str::to_owned));
     // The second is a secret's value.
     let families = ["CUELINE_TEST_", "CUELINE_SECRET_"];
-    let is_known = |name: &String| {
-        known.contains(name) || families.iter().any(|family| name.starts_with(*family))
+    let is_other = |name: &String| {
+        OTHERS.contains(&name.as_str()) || families.iter().any(|family| name.starts_with(*family))
     };
     let mut unknown: Vec<String> = names
         .into_iter()
-        .filter(|name| name.starts_with(PREFIX) && !is_known(name))
+        .filter(|name| name.starts_with(PREFIX) && !is_other(name))
         .collect();
+    // The settings of all roles are defined only for names that may be theirs.
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    let mut known: Vec<String> = schema::all()
+        .map(|(_, definition)| schema::variable(&definition).to_owned())
+        .collect();
+    unknown.retain(|name| !known.contains(name));
     unknown.sort_unstable();
+    known.extend(OTHERS.map(str::to_owned));
 
     // Names are compared without the prefix, because it makes all names similar.
     let bare = |name: &str| name.trim_start_matches(PREFIX).to_owned();
