@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod ics;
+mod recurrence;
 
 use std::collections::BTreeMap;
 
