@@ -70,13 +70,17 @@ impl OutboundClient {
 /// Without authorities, it trusts no server of `https`.
 struct PlainClient {
     resolver: Arc<PolicyResolver>,
-    client: OnceLock<Result<Client, String>>,
+    client: OnceLock<Client>,
 }
 
 impl PlainClient {
     fn get(&self) -> Result<Client, String> {
-        let set_up = || build(&self.resolver, RootCertStore::empty().into());
-        self.client.get_or_init(set_up).clone()
+        if let Some(client) = self.client.get() {
+            return Ok(client.clone());
+        }
+        // Of two that are set up at once, one is kept. A failure is not kept.
+        let client = build(&self.resolver, RootCertStore::empty().into())?;
+        Ok(self.client.get_or_init(|| client).clone())
     }
 }
 
