@@ -48,7 +48,9 @@ fn lines(log: &Path) -> Vec<Line> {
 /// Notes that the handlers of a worker have been killed.
 fn note_kill(log: &Path, worker: &str) -> Result<()> {
     let mut file = OpenOptions::new().append(true).open(log)?;
-    writeln!(file, "killed - {worker}").context("notes the kill")
+    // `writeln!` would write each part alone, and lines of handlers could come between them.
+    let line = format!("killed - {worker}\n");
+    file.write_all(line.as_bytes()).context("notes the kill")
 }
 
 /// Two jobs that share a key, and one with a rate. All of them ask for more than they get.
