@@ -9,7 +9,6 @@ use cueline_model::{Actor, JobId, JobName, JobSpec, decode};
 use cueline_store::{AppliedJob, Change, JobPreconditions, Precondition, Revision, StoreError};
 use serde_json::{Map, Value};
 
-use crate::ApiState;
 use crate::access::{Caller, check_apply};
 use crate::body::{Body, a_kind};
 use crate::if_versions;
@@ -20,6 +19,7 @@ use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::settle::settle;
 use crate::view::ApplyAnswer;
+use crate::{ApiState, SharedState};
 
 /// The most jobs that one transaction writes, those with a parent not counted. The scheduler writes its fires between two
 /// transactions.
@@ -92,7 +92,7 @@ fn decoded(jobs: Value, namespace: &InNamespace) -> Result<Vec<JobSpec>, Problem
     )
 )]
 pub(crate) async fn apply(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,

@@ -6,7 +6,7 @@ use axum::http::Uri;
 use cueline_model::{AccessScope, Right};
 use cueline_store::{AuditFilter, AuditResult};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::list::{Filters, List, Page};
 use crate::namespace::{ALL, InNamespace};
@@ -57,7 +57,7 @@ const RESULTS: [(&str, AuditResult); 2] = [
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,

@@ -12,7 +12,6 @@ use cueline_store::{
     BackfillChange, BackfillFilter, ErrorKind, NewBackfill, Precondition, Revision,
 };
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::jobs::{JobPath, job_name};
@@ -22,6 +21,7 @@ use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::settle::settle;
 use crate::view::{BackfillList, BackfillStarted, BackfillView};
+use crate::{ApiState, SharedState};
 
 /// The most backfills of one response. A store keeps hardly more.
 const MAX_LISTED: usize = 1_000;
@@ -37,7 +37,7 @@ type BackfillPath = Result<Path<(String, String)>, PathRejection>;
     responses((status = 200, description = "The backfills, newest first, at most 1,000.", body = BackfillList))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<BackfillList>, Problem> {
@@ -59,7 +59,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "The backfills, newest first, at most 1,000.", body = BackfillList))
 )]
 pub(crate) async fn of_job(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -101,7 +101,7 @@ async fn listed(state: &ApiState, filter: BackfillFilter) -> Result<Json<Backfil
     )
 )]
 pub(crate) async fn start(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
@@ -267,7 +267,7 @@ async fn count(state: &ApiState, job: &Job, request: &Requested) -> Result<FireC
     responses((status = 200, description = "The backfill.", body = BackfillView))
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: BackfillPath,
     uri: Uri,
@@ -293,7 +293,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn pause(
-    state: State<ApiState>,
+    state: State<SharedState>,
     caller: Extension<Caller>,
     namespace: InNamespace,
     path: BackfillPath,
@@ -320,7 +320,7 @@ pub(crate) async fn pause(
     )
 )]
 pub(crate) async fn resume(
-    state: State<ApiState>,
+    state: State<SharedState>,
     caller: Extension<Caller>,
     namespace: InNamespace,
     path: BackfillPath,
@@ -348,7 +348,7 @@ pub(crate) async fn resume(
     )
 )]
 pub(crate) async fn cancel(
-    state: State<ApiState>,
+    state: State<SharedState>,
     caller: Extension<Caller>,
     namespace: InNamespace,
     path: BackfillPath,
@@ -360,7 +360,7 @@ pub(crate) async fn cancel(
 }
 
 async fn changed(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: BackfillPath,

@@ -13,15 +13,15 @@ use serde_json::{Map, Value};
 use crate::instant::instant;
 use crate::problem::{FieldProblem, FieldProblems, Problem};
 use crate::server::BodyTimeout;
-use crate::{ApiState, MAX_SMALL_BODY_BYTES, strict_json};
+use crate::{MAX_SMALL_BODY_BYTES, SharedState, strict_json};
 
 /// A body: an object, or nothing at all.
 pub(crate) struct Body(Option<Map<String, Value>>);
 
-impl FromRequest<ApiState> for Body {
+impl FromRequest<SharedState> for Body {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &ApiState) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &SharedState) -> Result<Self, Problem> {
         let content_type = request.headers().get(header::CONTENT_TYPE).map(shown);
         let coding = content_coding(request.headers());
         let bytes = Bytes::from_request(request, state)

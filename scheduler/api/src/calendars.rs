@@ -9,7 +9,6 @@ use cueline_model::{CalendarName, CalendarSpec, JobId, decode};
 use cueline_store::{AppliedCalendar, Precondition, StoredCalendar};
 use serde_json::{Map, Value};
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, a_kind};
 use crate::namespace::InNamespace;
@@ -19,6 +18,7 @@ use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::settle::settle;
 use crate::view::{AppliedCalendarView, CalendarList, CalendarRef, CalendarView, CalendarsApplied};
+use crate::{ApiState, SharedState};
 
 type CalendarPath = Result<Path<String>, PathRejection>;
 
@@ -40,7 +40,7 @@ fn calendar_name(namespace: &InNamespace, path: CalendarPath) -> Result<Calendar
     responses((status = 200, description = "The calendars.", body = CalendarList))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<CalendarList>, Problem> {
@@ -66,7 +66,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: CalendarPath,
     uri: Uri,
@@ -105,7 +105,7 @@ async fn stored(
     )
 )]
 pub(crate) async fn apply(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -153,7 +153,7 @@ pub(crate) async fn apply(
     )
 )]
 pub(crate) async fn replace(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: CalendarPath,
@@ -215,7 +215,7 @@ fn named(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: CalendarPath,

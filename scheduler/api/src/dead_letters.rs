@@ -8,7 +8,6 @@ use cueline_model::{AccessScope, Namespace, Right};
 use cueline_store::DeadLetterFilter;
 use serde_json::Value;
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields, a_kind};
 use crate::list::{Filters, List, Page};
@@ -17,6 +16,7 @@ use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{Count, DeadPage, DeadView, ReplayedDead};
+use crate::{ApiState, SharedState};
 
 /// The most dead letters in one request. With `all`, a caller repeats the request until none is left.
 const MAX_AT_ONCE: usize = 1_000;
@@ -51,7 +51,7 @@ const LIST: List = List {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -108,7 +108,7 @@ fn require(caller: &Caller, right: Right, listed: Option<&Namespace>) -> Result<
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: Result<Path<String>, PathRejection>,
@@ -207,7 +207,7 @@ fn ids(fields: &mut Fields) -> Option<Vec<i64>> {
     )
 )]
 pub(crate) async fn replay(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -238,7 +238,7 @@ pub(crate) async fn replay(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,

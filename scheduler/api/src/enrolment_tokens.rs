@@ -14,7 +14,7 @@ use cueline_model::{
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::{NewEnrolmentToken, StoredEnrolmentToken};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::{Body, Fields};
 use crate::idempotency::IdempotencyKey;
@@ -54,7 +54,7 @@ type Secret<T> = (StatusCode, [(HeaderName, &'static str); 1], Json<T>);
     )
 )]
 pub(crate) async fn create(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -206,7 +206,7 @@ impl TokenState {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -248,7 +248,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: Result<Path<String>, PathRejection>,

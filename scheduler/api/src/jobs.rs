@@ -10,7 +10,7 @@ use cueline_store::{
     ErrorKind, JobFilter, JobPosition, JobSort, Revision, TriggerOutcome, TriggerRequest,
 };
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::idempotency::IdempotencyKey;
@@ -69,7 +69,7 @@ const STATES: [(&str, bool); 2] = [("active", true), ("paused", false)];
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -145,7 +145,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -176,7 +176,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
@@ -207,7 +207,7 @@ pub(crate) async fn delete(
     )
 )]
 pub(crate) async fn pause(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
@@ -242,7 +242,7 @@ pub(crate) async fn pause(
     )
 )]
 pub(crate) async fn resume(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
@@ -284,7 +284,7 @@ pub(crate) async fn resume(
 )]
 #[expect(clippy::too_many_arguments, reason = "each is one part of the request")]
 pub(crate) async fn trigger(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
@@ -339,7 +339,7 @@ pub(crate) async fn trigger(
     )
 )]
 pub(crate) async fn ledger(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,

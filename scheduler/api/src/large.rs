@@ -10,8 +10,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tokio::sync::Semaphore;
 
-use crate::ApiState;
 use crate::problem::Problem;
+use crate::{SharedState, preconditions};
 
 /// The largest body of a request that is not bounded here. All connections together hold at most that much each.
 pub const MAX_SMALL_BODY_BYTES: usize = 64 * 1024;
@@ -58,12 +58,13 @@ impl LargeRequests {
     }
 }
 
-/// Lets a request with a large body wait until few others are in progress.
+/// Lets a request with a large body wait until few others are in progress. Refuses preconditions that no handler looks at.
 pub(crate) async fn admit(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
+    preconditions::refuse_ignored(&request)?;
     if !is_large(&request) {
         return Ok(next.run(request).await);
     }

@@ -129,6 +129,9 @@ pub struct ApiState {
     sources: Sources,
 }
 
+/// The state as each route has it.
+pub(crate) type SharedState = Arc<ApiState>;
+
 impl ApiState {
     /// State for a process that starts now. Set [`stop`](Self::stop) to end waiting requests when the process stops.
     pub fn new(
@@ -199,6 +202,7 @@ impl ApiState {
 /// OpenAPI document, and `reference` lists it.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub fn router(state: ApiState) -> Router {
+    let state = Arc::new(state);
     let api = Router::new()
         .route("/", get(system::index))
         .merge(accounts())
@@ -333,7 +337,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(from_fn(preconditions::refuse_ignored))
+        // A layer is around each route and fallback on its own, so there are few of them.
         // Inside the check of rights: without a right, a caller cannot take the place of a large request.
         .layer(from_fn_with_state(state.clone(), large::admit))
         .merge(public());
@@ -346,17 +350,14 @@ pub fn router(state: ApiState) -> Router {
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         // Around all routes and fallbacks. Without a token, a caller cannot find out which paths exist.
         .layer(from_fn_with_state(state.clone(), access::check))
-        // Outermost, so that refused requests count.
-        .layer(from_fn_with_state(state.requests.clone(), metrics::count))
         .with_state(state);
-    namespace::route(routes)
+    namespace::route(routes).layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
 }
 
 /// The routes of sessions, users and API tokens.
-fn accounts() -> Router<ApiState> {
+fn accounts() -> Router<SharedState> {
     Router::new()
         .route("/logout", post(login::logout))
         .route("/session", get(login::session))
@@ -372,7 +373,7 @@ fn accounts() -> Router<ApiState> {
 
 /// The routes of the API that need no token. A client without one cannot take the place of a large request, because these
 /// routes take none: their bodies are small.
-fn public() -> Router<ApiState> {
+fn public() -> Router<SharedState> {
     Router::new()
         .route("/login", post(login::login))
         .route("/login/oidc", get(openid_login::begin))

@@ -7,7 +7,7 @@ use axum::http::Uri;
 use cueline_model::{AccessScope, GroupName, Right, decode};
 use serde_json::Value;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::InNamespace;
@@ -36,7 +36,7 @@ fn group_name(namespace: &InNamespace, path: GroupPath) -> Result<GroupName, Pro
     responses((status = 200, description = "The limits.", body = LimitsPage))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
@@ -69,7 +69,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn set(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: GroupPath,
@@ -102,7 +102,7 @@ pub(crate) async fn set(
     responses((status = 200, description = "The group has no limit.", body = GroupRateView))
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: GroupPath,

@@ -7,7 +7,7 @@ use axum::http::{StatusCode, Uri};
 use cueline_model::{Namespace, decode};
 use serde_json::Value;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::InNamespace;
@@ -26,7 +26,7 @@ use crate::windows::{Kind, change_plans, require_scope, window_id};
     responses((status = 200, description = "The pauses that are not over, in the order in which they began.", body = PauseList))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<PauseList>, Problem> {
@@ -60,7 +60,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn start(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
@@ -93,7 +93,7 @@ pub(crate) async fn start(
     responses((status = 200, description = "The pause has ended.", body = PauseRef))
 )]
 pub(crate) async fn end(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     path: Result<Path<String>, PathRejection>,

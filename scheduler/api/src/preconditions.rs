@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::{FromRequestParts, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cueline_store::{Precondition, Revision};
 use serde::Serialize;
@@ -165,7 +164,7 @@ fn field(name: &HeaderName) -> &'static str {
 }
 
 /// Refuses a change with a precondition that its handler does not look at.
-pub(crate) async fn refuse_ignored(request: Request, next: Next) -> Result<Response, Problem> {
+pub(crate) fn refuse_ignored(request: &Request) -> Result<(), Problem> {
     let route = request.extensions().get::<MatchedPath>();
     let ignored = route.and_then(|route| {
         let names = [
@@ -182,7 +181,7 @@ pub(crate) async fn refuse_ignored(request: Request, next: Next) -> Result<Respo
             &name,
             "this request has no such precondition; leave the header out",
         )),
-        None => Ok(next.run(request).await),
+        None => Ok(()),
     }
 }
 

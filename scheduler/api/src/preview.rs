@@ -7,7 +7,6 @@ use cueline_model::preview::{Preview, preview};
 use cueline_model::{JobSpec, Schedule, Timestamp};
 use serde_json::{Value, json};
 
-use crate::ApiState;
 use crate::apply::definitions;
 use crate::body::Body;
 use crate::jobs::{JobPath, job_name};
@@ -16,6 +15,7 @@ use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{LIMITS, Params};
 use crate::view::{LeftOutView, NextTimes};
+use crate::{ApiState, SharedState};
 
 const DEFAULT_N: i64 = 5;
 
@@ -35,7 +35,7 @@ const DEFAULT_N: i64 = 5;
     )
 )]
 pub(crate) async fn of_job(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -67,7 +67,7 @@ pub(crate) async fn of_job(
     )
 )]
 pub(crate) async fn of_definition(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     uri: Uri,
     body: Body,

@@ -6,7 +6,7 @@ use cueline_model::JobName;
 use cueline_store::{AppliedJob, Change};
 use serde_json::{Map, Value};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::apply;
 use crate::body::Body;
@@ -40,7 +40,7 @@ use crate::query;
     )
 )]
 pub(crate) async fn replace(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,

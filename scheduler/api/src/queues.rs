@@ -7,7 +7,7 @@ use axum::http::Uri;
 use cueline_model::{ExecutorId, ExecutorName, GroupName, Namespace, Right};
 use cueline_store::admin::{EmptiedQueue, QueueDepth};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::list::{Filters, List, Page, page_of};
@@ -59,7 +59,7 @@ type QueueKey = (u64, String);
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -129,7 +129,7 @@ fn is_readable(caller: &Caller, queue: &QueueDepth) -> bool {
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: ExecutorPath,
     uri: Uri,
@@ -174,7 +174,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn drain(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ExecutorPath,
@@ -203,7 +203,7 @@ pub(crate) async fn drain(
     )
 )]
 pub(crate) async fn purge(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ExecutorPath,
@@ -235,7 +235,7 @@ pub(crate) async fn purge(
     )
 )]
 pub(crate) async fn replay(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ExecutorPath,

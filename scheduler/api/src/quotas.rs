@@ -10,7 +10,6 @@ use axum::http::Uri;
 use cueline_model::{AccessScope, Grant, GroupName, Namespace, Right};
 use cueline_store::{MAX_QUOTA, NamespaceFilter, Quotas};
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, Fields};
 use crate::list::{List, Page};
@@ -19,6 +18,7 @@ use crate::openapi;
 use crate::problem::Problem;
 use crate::query::{self, Params};
 use crate::view::{NamespacePage, NamespaceView, QuotaPage};
+use crate::{ApiState, SharedState};
 
 /// The list of namespaces.
 const LIST: List = List {
@@ -45,7 +45,7 @@ const LIST: List = List {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
@@ -136,7 +136,7 @@ async fn read(state: &ApiState, namespace: Namespace) -> Result<QuotaPage, Probl
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<QuotaPage>, Problem> {
@@ -157,7 +157,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn set(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
@@ -205,7 +205,7 @@ fn number(fields: &mut Fields, name: &str, most: i64) -> Option<u64> {
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,

@@ -10,7 +10,7 @@ use cueline_model::{
 use cueline_store::{MAX_PRUNED_AT_ONCE, PruneRequest};
 use serde_json::Value;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::{Body, Fields, a_kind};
 use crate::jobs::{JobPath, job_name};
@@ -62,7 +62,7 @@ fn group_name(namespace: &InNamespace, path: GroupPath) -> Result<GroupName, Pro
     responses((status = 200, description = "The settings and the rules.", body = RetentionPage))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
@@ -102,7 +102,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn set(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: GroupPath,
@@ -135,7 +135,7 @@ pub(crate) async fn set(
     responses((status = 200, description = "The group has no rule.", body = GroupRetentionView))
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: GroupPath,
@@ -160,7 +160,7 @@ pub(crate) async fn delete(
     responses((status = 200, description = "What applies to the job.", body = JobRetention))
 )]
 pub(crate) async fn of_job(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -186,7 +186,7 @@ pub(crate) async fn of_job(
     responses((status = 200, description = "What was deleted.", body = PrunedRuns))
 )]
 pub(crate) async fn prune(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,

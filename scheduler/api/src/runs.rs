@@ -11,7 +11,7 @@ use cueline_runtime::Backoff;
 use cueline_store::{CancelOutcome, RunDetail, RunFilter, StoreError};
 use tokio::time::Instant;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::{Caller, may_read_job};
 use crate::body::Body;
 use crate::list::{Filters, List, Page};
@@ -80,7 +80,7 @@ const LIST: List = List {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -153,7 +153,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: RunPath,
     uri: Uri,
@@ -185,7 +185,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn logs(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: RunPath,
     uri: Uri,
@@ -236,7 +236,7 @@ pub(crate) async fn logs(
     )
 )]
 pub(crate) async fn cancel(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,

@@ -10,7 +10,6 @@ use cueline_model::{ScriptName, ScriptSpec, decode};
 use cueline_store::{AppliedScript, Precondition, ScriptVersion};
 use serde_json::{Map, Value};
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::{Body, a_kind};
 use crate::calendars::replanned;
@@ -24,6 +23,7 @@ use crate::view::{
     AppliedScriptView, ScriptList, ScriptRef, ScriptVersionView, ScriptVersions, ScriptView,
     ScriptsApplied,
 };
+use crate::{ApiState, SharedState};
 
 type ScriptPath = Result<Path<String>, PathRejection>;
 
@@ -45,7 +45,7 @@ fn script_name(namespace: &InNamespace, path: ScriptPath) -> Result<ScriptName, 
     responses((status = 200, description = "The scripts.", body = ScriptList))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<ScriptList>, Problem> {
@@ -71,7 +71,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: ScriptPath,
     uri: Uri,
@@ -98,7 +98,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn apply(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -146,7 +146,7 @@ pub(crate) async fn apply(
     )
 )]
 pub(crate) async fn save(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ScriptPath,
@@ -212,7 +212,7 @@ fn named(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ScriptPath,
@@ -236,7 +236,7 @@ pub(crate) async fn delete(
     responses((status = 200, description = "The versions.", body = ScriptVersions))
 )]
 pub(crate) async fn history(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: ScriptPath,
     uri: Uri,
@@ -266,7 +266,7 @@ pub(crate) async fn history(
     responses((status = 200, description = "The version.", body = ScriptVersionView))
 )]
 pub(crate) async fn version(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: Result<Path<(String, String)>, PathRejection>,
     uri: Uri,
@@ -296,7 +296,7 @@ pub(crate) async fn version(
     )
 )]
 pub(crate) async fn restore(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: ScriptPath,

@@ -8,7 +8,7 @@ use axum::http::Uri;
 use cueline_model::Right;
 use serde_json::{Map, Value, json};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::events::executor_state;
 use crate::list::{Filters, List, Page, page_of};
@@ -157,7 +157,7 @@ pub(crate) async fn livez() -> &'static str {
         (status = 200, description = "The store can be read and the server is not stopping.", body = String, content_type = "text/plain"),
     )
 )]
-pub(crate) async fn readyz(State(state): State<ApiState>) -> Result<&'static str, Problem> {
+pub(crate) async fn readyz(State(state): State<SharedState>) -> Result<&'static str, Problem> {
     if state.stop.is_soft() {
         return Err(Problem::unavailable("the server is about to stop"));
     }
@@ -222,7 +222,7 @@ type ExecutorKey = (i64, String, String);
     )
 )]
 pub(crate) async fn executors(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -287,7 +287,7 @@ pub(crate) async fn executors(
     )
 )]
 pub(crate) async fn stats(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     _: NoNamespace,
     uri: Uri,
 ) -> Result<Json<Stats>, Problem> {

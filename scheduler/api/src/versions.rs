@@ -7,7 +7,6 @@ use axum::http::Uri;
 use cueline_model::{JobId, JobName, Right};
 use cueline_store::{ErrorKind, JobVersion, Order};
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::apply;
 use crate::body::{Body, Fields};
@@ -19,6 +18,7 @@ use crate::preconditions::{IfMatch, Tagged, tagged};
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{JobVersionView, JobVersions, Restored};
+use crate::{ApiState, SharedState};
 
 /// The list of a job's versions.
 const LIST: List = List {
@@ -46,7 +46,7 @@ const LIST: List = List {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,
@@ -92,7 +92,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -128,7 +128,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn restore(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: JobPath,

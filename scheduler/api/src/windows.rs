@@ -11,7 +11,6 @@ use cueline_model::{MaintenanceWindow, Namespace, Right, WindowSpec, decode};
 use cueline_store::{ErrorKind, MAX_REPLANNED};
 use serde_json::Value;
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::calendars::replanned;
@@ -20,6 +19,7 @@ use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::view::{WindowList, WindowRef, WindowView};
+use crate::{ApiState, SharedState};
 
 /// Lists the maintenance windows of a namespace, with those of all namespaces.
 #[utoipa::path(
@@ -30,7 +30,7 @@ use crate::view::{WindowList, WindowRef, WindowView};
     responses((status = 200, description = "The windows, in the order in which they were added.", body = WindowList))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<WindowList>, Problem> {
@@ -64,7 +64,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn add(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
@@ -99,7 +99,7 @@ pub(crate) async fn add(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     path: Result<Path<String>, PathRejection>,

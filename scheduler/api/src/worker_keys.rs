@@ -11,7 +11,6 @@ use cueline_model::{ExecutorId, ExecutorName, Right};
 use cueline_protocol::origin::WorkerKeyId;
 use cueline_store::{StoredWorkerKey, WorkerKeyState};
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::list::{Filters, List, Page};
@@ -20,6 +19,7 @@ use crate::openapi;
 use crate::problem::{FieldProblem, Problem};
 use crate::query::{self, Params};
 use crate::view::{WorkerKeyPage, WorkerKeyRef, WorkerKeyView};
+use crate::{ApiState, SharedState};
 
 type KeyPath = Result<Path<(String, String, String)>, PathRejection>;
 
@@ -60,7 +60,7 @@ const STATES: [(&str, WorkerKeyState); 2] = [
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -124,7 +124,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn revoke(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: KeyPath,
@@ -159,7 +159,7 @@ pub(crate) async fn revoke(
     )
 )]
 pub(crate) async fn allow(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: KeyPath,

@@ -12,32 +12,47 @@ use super::authorise::authorise;
 use super::caller::Caller;
 use super::refusals::Attempt;
 use super::rules::{self, Found, Rule};
-use crate::ApiState;
 use crate::problem::{self, Problem, RefusalReason};
+use crate::{ApiState, SharedState};
 
-/// Lets a request pass if its row in the table says so. It has to be around all routes and fallbacks.
-///
-/// A refusal for want of a right is recorded in the audit log, wherever it is decided: here, or in a handler.
+/// Lets a request pass if its row in the table says so, and counts it once it is answered. It has to be around all routes
+/// and fallbacks.
 pub(crate) async fn check(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // The pattern, not the path: names of jobs must not become labels of metrics.
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map(MatchedPath::as_str);
+    let answer = answer(&state, route, request, next).await;
+    let response = answer.into_response();
+    state.requests.add(route, response.status());
+    response
+}
+
+/// The answer of the route, or a refusal. One for want of a right is recorded in the audit log, wherever it is decided:
+/// here, or in a handler.
+async fn answer(
+    state: &ApiState,
+    route: Option<&str>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    let matched = parts.extensions.get::<MatchedPath>().cloned();
-    let Some(route) = matched else {
-        return Err(no_such_path(&state, &parts).await);
+    let Some(route) = route else {
+        return Err(no_such_path(state, &parts).await);
     };
-    let (action, rule) = match rules::find(parts.method.as_str(), route.as_str()) {
+    let (action, rule) = match rules::find(parts.method.as_str(), route) {
         Found::Row { action, rule } => (action, rule),
         Found::OtherMethods { allow, are_public } => {
             if !are_public {
-                known(&state, &parts).await?;
+                known(state, &parts).await?;
             }
             return Ok(no_such_method(parts, &allow).await);
         }
         Found::Nothing => {
-            known(&state, &parts).await?;
+            known(state, &parts).await?;
             return Err(Problem::forbidden(
                 "this path is refused to everyone: it has no row in the table of rights",
             ));
@@ -46,9 +61,9 @@ pub(crate) async fn check(
     if rule == Rule::Public || (rule == Rule::Scrape && state.metrics_public) {
         return Ok(next.run(Request::from_parts(parts, body)).await);
     }
-    let caller = authenticate(&state, &parts).await?;
-    let attempt = Attempt::of(&state, &caller, (action, rule), &mut parts).await;
-    let response = match admit(&state, &caller, rule, &mut parts).await {
+    let caller = authenticate(state, &parts).await?;
+    let attempt = Attempt::of(state, &caller, (action, rule), &mut parts).await;
+    let response = match admit(state, &caller, rule, &mut parts).await {
         Ok(()) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await

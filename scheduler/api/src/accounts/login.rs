@@ -8,7 +8,6 @@ use cueline_model::ActorKind;
 use cueline_store::{ErrorKind, Login, StoredUser};
 
 use super::MAX_NAME_BYTES;
-use crate::ApiState;
 use crate::access::password::given_password;
 use crate::access::{Caller, Identity, Secret, actor, cookie};
 use crate::body::Body;
@@ -18,6 +17,7 @@ use crate::problem::Problem;
 use crate::query;
 use crate::server::Peer;
 use crate::view::{CallerKind, LoginAnswer, SessionView};
+use crate::{ApiState, SharedState};
 
 /// A session ends after 7 days, and earlier if it is not used for 12 hours.
 pub(super) const SESSION_VALID_S: u64 = 7 * 24 * 3_600;
@@ -43,7 +43,7 @@ type WithCookie<T> = ([(HeaderName, String); 2], Json<T>);
     )
 )]
 pub(crate) async fn login(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     peer: Peer,
     _: NoNamespace,
     uri: Uri,
@@ -151,7 +151,7 @@ fn with_cookie(cookie: String) -> [(HeaderName, String); 2] {
     )
 )]
 pub(crate) async fn logout(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,

@@ -9,7 +9,6 @@ use cueline_store::Login;
 use super::login::{NO_SESSION, SESSION_VALID_S, UNKNOWN_USER, new_session, refused};
 use super::openid_user::account;
 use super::refusal::Refusal;
-use crate::ApiState;
 use crate::access::cookie;
 use crate::namespace::NoNamespace;
 use crate::openapi;
@@ -17,6 +16,7 @@ use crate::openid::{LoginFailure, OpenId, Pending, StateError, VALID_S};
 use crate::problem::Problem;
 use crate::query;
 use crate::server::Peer;
+use crate::{ApiState, SharedState};
 
 /// The cookie of a login that has begun.
 const COOKIE_NAME: &str = "cueline_login";
@@ -45,7 +45,7 @@ type Redirect = (StatusCode, AppendHeaders<Vec<(HeaderName, String)>>);
     )
 )]
 pub(crate) async fn begin(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     _: NoNamespace,
     uri: Uri,
 ) -> Result<Redirect, Problem> {
@@ -88,7 +88,7 @@ pub(crate) async fn begin(
     )
 )]
 pub(crate) async fn end(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     peer: Peer,
     _: NoNamespace,
     headers: HeaderMap,

@@ -8,7 +8,7 @@ use cueline_store::{ErrorKind, Login, NewUser};
 use tokio::time::Instant;
 
 use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::actor;
 use crate::access::password::required_new_password;
 use crate::body::Body;
@@ -38,7 +38,7 @@ const BY: &str = "setup";
     )
 )]
 pub(crate) async fn setup(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     peer: Peer,
     _: NoNamespace,
     uri: Uri,

@@ -13,7 +13,6 @@ use cueline_store::{ErrorKind, NewApiToken, StoredApiToken, UserId, name_key};
 
 use super::MAX_TEXT_BYTES;
 use super::user_list::has_grant_for;
-use crate::ApiState;
 use crate::access::{ApiTokenText, Caller, Identity, grants};
 use crate::body::Body;
 use crate::idempotency::IdempotencyKey;
@@ -24,6 +23,7 @@ use crate::problem::Problem;
 use crate::query::{self, Params};
 use crate::validity::valid_ms;
 use crate::view::{ApiTokenPage, ApiTokenRef, ApiTokenView, CreatedApiToken};
+use crate::{ApiState, SharedState};
 
 /// For how long a token is valid by default: 90 days.
 const DEFAULT_VALID: DurationMs = DurationMs::secs(90 * 24 * 3_600);
@@ -90,7 +90,7 @@ impl TokenState {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
@@ -172,7 +172,7 @@ fn is_own(caller: &Caller, token: &StoredApiToken) -> bool {
     )
 )]
 pub(crate) async fn create(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
@@ -250,7 +250,7 @@ fn check_grants(caller: &Caller, has_owner: bool, given: &[Grant]) -> Result<(),
     )
 )]
 pub(crate) async fn revoke(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     path: Result<Path<String>, PathRejection>,

@@ -6,7 +6,7 @@ use axum::http::Uri;
 use cueline_model::{Grant, GroupName};
 use cueline_store::{NameFilter, StoredUser, name_key};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::{Caller, grants};
 use crate::list::{List, Page, page_of};
 use crate::namespace::NoNamespace;
@@ -51,7 +51,7 @@ type UserKey = (i64, String);
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,

@@ -15,7 +15,6 @@ use cueline_store::{
 
 use super::login::found;
 use super::{MAX_NAME_BYTES, MAX_TEXT_BYTES};
-use crate::ApiState;
 use crate::access::password::{given_password, new_password, required_new_password};
 use crate::access::{Caller, grants};
 use crate::body::Body;
@@ -26,6 +25,7 @@ use crate::preconditions::{IfMatch, IfNoneMatch, Tagged, tagged};
 use crate::problem::{FieldProblem, Problem};
 use crate::query;
 use crate::view::{PasswordSet, UserRef, UserView};
+use crate::{ApiState, SharedState};
 
 type UserPath = Result<Path<String>, PathRejection>;
 
@@ -47,7 +47,7 @@ type UserPath = Result<Path<String>, PathRejection>;
     )
 )]
 pub(crate) async fn create(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     uri: Uri,
@@ -116,7 +116,7 @@ fn check_grants(caller: &Caller, given: &[Grant]) -> Result<(), Problem> {
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     path: UserPath,
@@ -147,7 +147,7 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn change(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     path: UserPath,
@@ -211,7 +211,7 @@ pub(crate) async fn change(
     )
 )]
 pub(crate) async fn delete(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     path: UserPath,
@@ -252,7 +252,7 @@ pub(crate) async fn delete(
     )
 )]
 pub(crate) async fn set_password(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     _: NoNamespace,
     path: UserPath,

@@ -13,7 +13,6 @@ use cueline_model::{AlarmChannel, AlarmRule, ChannelName, Namespace, RuleName, d
 use cueline_store::{AlarmDefinition, AlarmName, Precondition, Revision};
 use serde_json::{Map, Value};
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::InNamespace;
@@ -24,6 +23,7 @@ use crate::query;
 use crate::view::{
     AlarmRef, AppliedAlarmView, ChannelList, ChannelTest, ChannelView, RuleList, RuleView,
 };
+use crate::{ApiState, SharedState};
 
 type NamePath = Result<Path<String>, PathRejection>;
 
@@ -93,7 +93,7 @@ fn require_namespace(own: &Namespace, namespace: &InNamespace) -> Result<(), Pro
     responses((status = 200, description = "The rules.", body = RuleList))
 )]
 pub(crate) async fn rules(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<RuleList>, Problem> {
@@ -124,7 +124,7 @@ pub(crate) async fn rules(
     )
 )]
 pub(crate) async fn rule(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: NamePath,
     uri: Uri,
@@ -160,7 +160,7 @@ pub(crate) async fn rule(
     )
 )]
 pub(crate) async fn put_rule(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: NamePath,
@@ -214,7 +214,7 @@ async fn write(
     )
 )]
 pub(crate) async fn delete_rule(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: NamePath,
@@ -240,7 +240,7 @@ pub(crate) async fn delete_rule(
     responses((status = 200, description = "The channels.", body = ChannelList))
 )]
 pub(crate) async fn channels(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<ChannelList>, Problem> {
@@ -271,7 +271,7 @@ pub(crate) async fn channels(
     )
 )]
 pub(crate) async fn channel(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: NamePath,
     uri: Uri,
@@ -306,7 +306,7 @@ pub(crate) async fn channel(
     )
 )]
 pub(crate) async fn put_channel(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: NamePath,
@@ -341,7 +341,7 @@ pub(crate) async fn put_channel(
     )
 )]
 pub(crate) async fn delete_channel(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: NamePath,
@@ -372,7 +372,7 @@ pub(crate) async fn delete_channel(
     )
 )]
 pub(crate) async fn test_channel(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: NamePath,

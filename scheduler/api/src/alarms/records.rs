@@ -7,7 +7,7 @@ use axum::http::Uri;
 use cueline_model::{JobName, RuleName};
 use cueline_store::AlarmFilter;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::list::{List, Page};
 use crate::namespace::InNamespace;
 use crate::openapi;
@@ -66,7 +66,7 @@ fn filter(params: &mut Params, namespace: &InNamespace, with_jobs: bool) -> Alar
     responses((status = 200, description = "A page of alarms.", body = AlarmPage))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<AlarmPage>, Problem> {
@@ -100,7 +100,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "A page of deliveries.", body = DeliveryPage))
 )]
 pub(crate) async fn deliveries(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     uri: Uri,
 ) -> Result<Json<DeliveryPage>, Problem> {
@@ -129,7 +129,7 @@ pub(crate) async fn deliveries(
     responses((status = 200, description = "The delivery.", body = DeliveryView))
 )]
 pub(crate) async fn delivery(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: NumberPath,
     uri: Uri,

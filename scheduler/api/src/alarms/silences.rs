@@ -7,7 +7,7 @@ use axum::http::{StatusCode, Uri};
 use cueline_model::decode;
 use serde_json::Value;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::body::Body;
 use crate::namespace::InNamespace;
@@ -28,7 +28,7 @@ type NumberPath = Result<Path<String>, PathRejection>;
     responses((status = 200, description = "The silences, in the order in which they were added.", body = SilenceList))
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
 ) -> Result<Json<SilenceList>, Problem> {
@@ -58,7 +58,7 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn add(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     uri: Uri,
@@ -84,7 +84,7 @@ pub(crate) async fn add(
     responses((status = 200, description = "The silence has ended.", body = SilenceRef))
 )]
 pub(crate) async fn end(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     InNamespace(namespace): InNamespace,
     path: NumberPath,

@@ -16,7 +16,7 @@ use super::feed::{EventId, Events};
 use super::life::{Life, Waited};
 use super::places::Holder;
 use super::poller;
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::list::Filters;
 use crate::namespace::{ALL, InNamespace};
@@ -59,7 +59,7 @@ pub(super) const UNBUFFERED: [(&str, &str); 1] = [("x-accel-buffering", "no")];
     )
 )]
 pub(crate) async fn changes(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     headers: HeaderMap,

@@ -18,7 +18,7 @@ use super::change_stream::{LAST_EVENT_ID, UNBUFFERED, last_event_text, message};
 use super::event::json;
 use super::life::{Life, Waited};
 use super::places::Holder;
-use crate::ApiState;
+use crate::SharedState;
 use crate::access::Caller;
 use crate::namespace::InNamespace;
 use crate::openapi;
@@ -52,7 +52,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
     )
 )]
 pub(crate) async fn log(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,

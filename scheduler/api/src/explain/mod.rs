@@ -14,7 +14,7 @@ use axum::http::Uri;
 use cueline_model::{JobName, RunState};
 use cueline_store::{Run, StoreError, Subject};
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::jobs::{JobPath, job_name};
 use crate::namespace::InNamespace;
 use crate::openapi;
@@ -35,7 +35,7 @@ use reason::Reason;
     responses((status = 200, description = "The reason.", body = Explanation))
 )]
 pub(crate) async fn job(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: JobPath,
     uri: Uri,
@@ -76,7 +76,7 @@ pub(crate) async fn job(
     responses((status = 200, description = "The reason.", body = Explanation))
 )]
 pub(crate) async fn run(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     namespace: InNamespace,
     path: RunPath,
     uri: Uri,

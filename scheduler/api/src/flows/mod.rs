@@ -8,7 +8,6 @@ use axum::http::Uri;
 use cueline_model::{JobName, Namespace, Right, RunId, RunKind, Timestamp};
 use cueline_store::{FlowRun, Run, RunFilter, StoreError};
 
-use crate::ApiState;
 use crate::access::{Caller, may_read_job};
 use crate::body::Body;
 use crate::list::{Filters, List, Page};
@@ -18,6 +17,7 @@ use crate::problem::Problem;
 use crate::query::{self, Params};
 use crate::runs::{RunPath, run_id};
 use crate::view::{Counts, FlowCancelled, FlowPage, FlowRef, FlowRetried, FlowView, Namespaced};
+use crate::{ApiState, SharedState};
 use graph::Graph;
 
 /// What begins a flow run.
@@ -58,7 +58,7 @@ const LIST: List = List {
     )
 )]
 pub(crate) async fn list(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,
@@ -162,7 +162,7 @@ async fn with_states(state: &ApiState, runs: Vec<Run>) -> Result<Vec<FlowRef>, P
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,
@@ -224,7 +224,7 @@ fn view(caller: &Caller, mut flow: FlowRun, now: Timestamp) -> Option<FlowView> 
     )
 )]
 pub(crate) async fn cancel(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,
@@ -258,7 +258,7 @@ pub(crate) async fn cancel(
     )
 )]
 pub(crate) async fn retry(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     path: RunPath,

@@ -17,7 +17,6 @@ use cueline_store::is_within;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::ApiState;
 use crate::access::Caller;
 use crate::list::Filters;
 use crate::namespace::{ALL, InNamespace};
@@ -25,6 +24,7 @@ use crate::openapi;
 use crate::problem::Problem;
 use crate::query::Params;
 use crate::view::Forecast;
+use crate::{ApiState, SharedState};
 
 /// The most jobs that a forecast reads. The others count as left out.
 const MAX_JOBS: usize = 100_000;
@@ -70,7 +70,7 @@ struct Kept {
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     Extension(caller): Extension<Caller>,
     namespace: InNamespace,
     uri: Uri,

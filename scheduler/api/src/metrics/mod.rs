@@ -12,14 +12,14 @@ use axum::extract::State;
 use axum::http::{Uri, header};
 use axum::response::IntoResponse;
 
-use crate::ApiState;
+use crate::SharedState;
 use crate::problem::Problem;
 use crate::query;
 
 use scheduler::Numbers;
 
 pub use exposition::{CONTENT_TYPE, Family, Histogram, Sample, TimeSample, text};
-pub(crate) use requests::{RequestCounts, count};
+pub(crate) use requests::RequestCounts;
 pub(crate) use sources::Sources;
 
 /// Returns further families of the process that serves the API. It is called at each scrape and must not wait.
@@ -36,7 +36,7 @@ pub type ProcessMetrics = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
     )
 )]
 pub(crate) async fn show(
-    State(state): State<ApiState>,
+    State(state): State<SharedState>,
     uri: Uri,
 ) -> Result<impl IntoResponse, Problem> {
     query::none(&uri)?;
