@@ -3,7 +3,8 @@
 use clap::{Args, Parser, Subcommand};
 #[cfg(feature = "bench")]
 use cueline_bench::{BenchArgs, BenchWorkerArgs};
-use cueline_commands::{AccessCommand, Deferred, JobsCommand, OutputFormat, ServerArgs};
+use cueline_commands::{AccessCommand, JobsCommand, ServerArgs};
+use cueline_interface::{Deferred, OutputFormat};
 
 use crate::completion::{CompletionArgs, ManArgs};
 use crate::config::RoleArgs;

@@ -11,6 +11,7 @@ use cueline_bench::{
 };
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
+use cueline_interface::{BadInput, Failure, Out, secret_file};
 use cueline_model::ExecutorId;
 use cueline_protocol::VerifyingKeys;
 use cueline_protocol::origin::EnrolmentToken;
@@ -23,9 +24,6 @@ use crate::adapters::{
 };
 use crate::components::{ExecutorOptions, Executors, Failover, Signals, unexpected_end};
 use crate::standalone::{Composition, CompositionOptions, DataDir};
-use cueline_commands::output::Out;
-use cueline_commands::secret_file;
-use cueline_commands::{BadInput, Failure};
 
 const CONCURRENCY: usize = 10_000;
 /// Handlers that a light executor runs at once.

@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
+use cueline_interface::{Failure, Out};
 use serde_json::json;
-
-use cueline_commands::Failure;
-use cueline_commands::output::Out;
 
 /// `cueline completion`
 #[derive(Debug, Args)]

@@ -22,8 +22,7 @@ use std::process::ExitCode;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
-
-use cueline_commands::{Deferred, Failure, Out, say};
+use cueline_interface::{Deferred, Failure, Out, say};
 
 use args::{Cli, Command};
 pub use components::Native;
@@ -157,7 +156,7 @@ fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
 
 async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
     let out = Out::new(cli.output);
-    let whole = || cueline_commands::whole(Cli::command);
+    let whole = || cueline_interface::whole(Cli::command);
     match cli.command {
         Command::Jobs(command) => command.run(cli.server, out).await,
         Command::Access(command) => command.run(cli.server, out).await,

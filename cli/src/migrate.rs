@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use cueline_interface::{Failure, Out, secret_file};
 use serde_json::json;
 
 use crate::adapters::{StoreSettings, StoreUrl};
-use cueline_commands::Failure;
-use cueline_commands::output::Out;
-use cueline_commands::secret_file;
 
 /// `cueline migrate`
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use cueline_interface::BadInput;
 
 use cueline_model::ExecutorId;
 use cueline_worker::{KeyFile, KeyFileError, WorkerIdentity};
@@ -18,7 +19,6 @@ use crate::components::{
     ended_by, say,
 };
 use crate::config::WorkerConfig;
-use cueline_commands::BadInput;
 
 /// Runs until SIGTERM or Ctrl-C. `native` are the handlers of the program's own code.
 pub(crate) async fn run(mut config: WorkerConfig, native: Native) -> Result<()> {

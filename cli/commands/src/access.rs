@@ -1,6 +1,7 @@
 //! Commands about keys and people, about the servers that commands know, and about the API.
 
 use clap::Subcommand;
+use cueline_interface::{Deferred, Failure, Out};
 
 use crate::accounts::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::client::Api;
@@ -9,7 +10,7 @@ use crate::keys::KeyCommand;
 use crate::login::{LoginArgs, LogoutArgs};
 use crate::opaque::opaque;
 use crate::worker_key::args::WorkerKeyCommand;
-use crate::{Deferred, Failure, Out, Running, ServerArgs, in_no_namespace};
+use crate::{Running, ServerArgs, in_no_namespace};
 use crate::{accounts, context, keys, login, worker_key};
 
 #[derive(Debug, Subcommand)]

@@ -2,16 +2,15 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use cueline_api::view::AuditPage;
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Namespace;
 use cueline_store::AuditResult;
 use serde_json::Value;
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::lists::{GroupArgs, List, PageArgs, Query, WindowArgs, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
 
 /// The most entries asked for at once.

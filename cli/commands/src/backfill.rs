@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use cueline_api::view::{BackfillList, BackfillStarted, BackfillView};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::{JobName, RunState, Timestamp};
 use cueline_store::BackfillState;
 use serde_json::{Value, json};
 
 use crate::bulk::{Confirmation, confirm};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
-use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
 
 /// How often `--wait` asks.

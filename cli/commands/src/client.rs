@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cueline_api::Problem;
+use cueline_interface::Failure;
+use cueline_interface::url::{is_loopback, is_readable_on_the_way};
 use cueline_model::Namespace;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -11,8 +13,6 @@ use serde_json::Value;
 
 use crate::context::chosen::{ChosenServer, NAME_ANOTHER};
 use crate::context::server_args::ServerArgs;
-use crate::context::url::{is_loopback, is_readable_on_the_way};
-use crate::failure::Failure;
 use crate::keys;
 use crate::namespaces::AllNamespaces;
 

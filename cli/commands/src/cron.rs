@@ -1,14 +1,13 @@
 //! `cueline cron …`: tests expressions without a server.
 
+use cueline_interface::{Failure, Out};
 use cueline_model::schedule::{CronError, CronSchedule};
 use cueline_model::{Dialect, Timestamp};
 use cueline_runtime::{Clock, SystemClock};
 use serde_json::json;
 
 use crate::args::{CronCommand, CronNextArgs, DialectArg};
-use crate::failure::Failure;
 use crate::human;
-use crate::output::Out;
 
 pub(crate) fn run(out: Out, command: CronCommand) -> Result<(), Failure> {
     match command {

@@ -2,16 +2,15 @@
 
 use clap::{Args, Subcommand};
 use cueline_api::view::{Count, DeadPage, DeadView, ReplayedDead};
+use cueline_interface::{Failure, Out, cell, say};
 use cueline_model::Namespace;
 use serde_json::{Value, json};
 
 use crate::client::{Api, read};
-use crate::failure::{Failure, say};
 use crate::human;
 use crate::list_args::DeadListArgs;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, cell};
 
 /// `cueline dlq …`
 #[derive(Debug, Subcommand)]

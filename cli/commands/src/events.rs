@@ -5,6 +5,7 @@ use std::time::Duration;
 use cueline_api::view::{
     ExecutorChange, ExecutorEvent, JobChange, JobEvent, Lagged, Overflow, RunChange, RunEvent,
 };
+use cueline_interface::{Failure, Out, Paint, say};
 use cueline_model::{GroupName, JobName, Namespace};
 use cueline_runtime::Backoff;
 use reqwest::Response;
@@ -14,9 +15,7 @@ use tokio::time::timeout;
 use crate::args::EventsArgs;
 use crate::client::{Api, read};
 use crate::event_stream::{EventStream, Message};
-use crate::failure::{Failure, say};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint};
 
 /// Three heartbeats of the server. After such a silence its connection is dead.
 const LONGEST_SILENCE: Duration = Duration::from_secs(45);

@@ -1,17 +1,16 @@
 //! `cueline executor …`
 
 use cueline_api::view::{ExecutorView, Executors};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::{ExecutorId, Weight};
 use serde_json::Value;
 
 use crate::args::ExecutorCommand;
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::list_args::ExecutorListArgs;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::watch;
 
 /// The list of executors.

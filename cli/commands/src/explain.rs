@@ -2,10 +2,9 @@
 
 use clap::Args;
 use cueline_api::view::Explanation;
+use cueline_interface::{Failure, Out, Paint};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::{Out, Paint};
 
 /// `cueline explain`
 #[derive(Debug, Args)]

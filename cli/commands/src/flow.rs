@@ -4,15 +4,14 @@ use clap::{Args, Subcommand};
 use cueline_api::view::{
     Counts, FlowCancelled, FlowJob, FlowJobState, FlowPage, FlowRetried, FlowState, FlowView,
 };
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::{JobName, RunId, RunState};
 use serde_json::{Value, json};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::lists::{List, PageArgs, WindowArgs, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::watch::{self, WatchArgs};
 
 /// `cueline flow …`

@@ -2,13 +2,12 @@
 
 use clap::Args;
 use cueline_api::view::Forecast;
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::JobName;
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::lists::GroupArgs;
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 
 /// Bars of a picture; each is half an hour.
 const BARS: usize = 48;

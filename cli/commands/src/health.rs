@@ -1,10 +1,9 @@
 //! `cueline health`: whether a process is ready, for the health checks of containers that have no other client of HTTP.
 
+use cueline_interface::{Failure, Out};
 use serde_json::json;
 
 use crate::client::Api;
-use crate::failure::Failure;
-use crate::output::Out;
 
 /// Asks once. Fails if the process is not ready or does not answer.
 pub(crate) async fn run(api: &Api, out: Out) -> Result<(), Failure> {

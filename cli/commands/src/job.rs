@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cueline_api::view::{ApplyAnswer, JobPage, JobView, LeftOutView, NextTimes};
+use cueline_interface::{Failure, Out, Paint, cell, jobfile};
 use cueline_model::decode::Definitions;
 use cueline_model::{JobName, JobSpec, Namespace, RunState, Timestamp};
 use cueline_store::{Change, Run};
@@ -11,15 +12,13 @@ use serde_json::{Value, json};
 use crate::args::{ApplyArgs, FilesArgs, JobCommand, NextArgs, PreviewArgs};
 use crate::bulk::export;
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::job_change::{delete, set_enabled};
 use crate::list_args::JobListArgs;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::progress::Progress;
-use crate::{job_history, jobdiff, jobfile, pause, prerequisites, retention, watch};
+use crate::{job_history, jobdiff, pause, prerequisites, retention, watch};
 
 pub(crate) async fn run(api: &Api, out: Out, command: JobCommand) -> Result<(), Failure> {
     match command {

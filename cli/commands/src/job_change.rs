@@ -2,13 +2,12 @@
 
 use clap::Args;
 use cueline_api::view::{JobRef, JobView};
+use cueline_interface::{Failure, Out};
 use cueline_model::JobName;
 use reqwest::Method;
 use serde_json::json;
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::Out;
 
 /// A job that is about to be changed.
 #[derive(Debug, Args)]

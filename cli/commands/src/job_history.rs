@@ -2,19 +2,18 @@
 
 use clap::Args;
 use cueline_api::view::{JobVersionView, JobVersions, Restored};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::{JobName, JobSpec};
 use cueline_store::Change;
 use reqwest::Method;
 use serde_json::json;
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::job_change::IfVersion;
 use crate::jobdiff;
 use crate::lists::{List, PageArgs, print_next};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 
 /// `cueline job history`
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! Commands about jobs and their runs, and about what runs them.
 
 use clap::Subcommand;
+use cueline_interface::{Deferred, Failure, Out};
 
 use crate::alarm::args::AlarmCommand;
 use crate::args::{
@@ -24,7 +25,7 @@ use crate::pause::{PauseArgs, ResumeArgs};
 use crate::retention::RetentionCommand;
 use crate::script::args::ScriptCommand;
 use crate::window::WindowCommand;
-use crate::{Deferred, Failure, Out, Running, ServerArgs, in_no_namespace};
+use crate::{Running, ServerArgs, in_no_namespace};
 use crate::{
     alarm, audit, backfill, bulk, calendar, cron, dlq, doctor, events, executor, explain, flow,
     forecast, health, import, job, limit, namespace, pause, queue, retention, run, script, trigger,

@@ -9,13 +9,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use cueline_interface::{Failure, Out, cell, secret_file};
 use cueline_protocol::{PUBLIC_KEY_PREFIX, SigningKey, VerifyingKeys};
 use rand::TryRng as _;
 use serde_json::json;
-
-use crate::failure::Failure;
-use crate::output::{Out, cell};
-use crate::secret_file;
 
 const SECRET: &str = "cueline-secret-key:";
 const PUBLIC: &str = PUBLIC_KEY_PREFIX;

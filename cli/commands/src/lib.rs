@@ -1,5 +1,4 @@
-//! The commands of the `cueline` program that ask a server, or need none, and what all commands share: failures, the
-//! printing of answers, job files.
+//! The commands of the `cueline` program that ask a server, or need none.
 //!
 //! A command prints its answer on standard output and its errors on standard error. Its exit status is 0 (done), 1
 //! (the server refused or did not answer) or 2 (the input is wrong).
@@ -15,15 +14,12 @@ mod calendar;
 mod client;
 mod context;
 mod cron;
-mod deferred;
-pub mod discovery;
 mod dlq;
 mod doctor;
 mod event_stream;
 mod events;
 mod executor;
 mod explain;
-pub mod failure;
 mod flow;
 mod forecast;
 mod health;
@@ -34,7 +30,6 @@ mod job;
 mod job_change;
 mod job_history;
 mod jobdiff;
-pub mod jobfile;
 mod jobs;
 pub mod keys;
 mod limit;
@@ -44,7 +39,6 @@ mod login;
 mod namespace;
 mod namespaces;
 mod opaque;
-pub mod output;
 mod pause;
 mod prerequisites;
 mod progress;
@@ -53,8 +47,6 @@ mod queue;
 mod retention;
 mod run;
 mod script;
-pub mod secret_file;
-pub mod suggest;
 mod trigger;
 mod watch;
 mod window;
@@ -62,13 +54,11 @@ mod worker_key;
 
 use std::pin::Pin;
 
+use cueline_interface::Failure;
+
 pub use access::AccessCommand;
 pub use context::server_args::ServerArgs;
-pub use context::url;
-pub use deferred::{Deferred, whole};
-pub use failure::{BadInput, Failure, Hinted, say, with_causes};
 pub use jobs::JobsCommand;
-pub use output::{Out, OutputFormat};
 
 use client::Api;
 

@@ -2,12 +2,11 @@
 
 use clap::{Args, Subcommand};
 use cueline_api::view::{GroupRateView, LimitsPage};
+use cueline_interface::{Failure, Out, cell};
 use cueline_model::{GroupName, Rate, RatePer};
 use serde_json::{Value, json};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::{Out, cell};
 
 /// `cueline limit …`
 #[derive(Debug, Subcommand)]

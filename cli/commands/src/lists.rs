@@ -1,13 +1,12 @@
 //! Lists of the API: the arguments that all of them share, and reading them page by page.
 
 use clap::Args;
+use cueline_interface::{Failure, Out, Paint};
 use cueline_model::{GroupName, RunState, Timestamp};
 use serde_json::Value;
 
 use crate::client::Api;
-use crate::failure::Failure;
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint};
 
 /// The most entries in one request.
 const MAX_IN_PAGE: usize = 1_000;

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use cueline_api::view::{CreatedApiToken, LoginAnswer, SessionView};
+use cueline_interface::url::{base_url, is_readable_on_the_way};
+use cueline_interface::{Failure, Out, Paint, say};
 use cueline_model::Namespace;
 use reqwest::header::SET_COOKIE;
 use reqwest::{Method, Url};
@@ -20,9 +22,6 @@ use crate::context::chosen::{ChosenServer, without_home};
 use crate::context::files::ContextFiles;
 use crate::context::name::ContextName;
 use crate::context::server_args::ServerArgs;
-use crate::context::url::{base_url, is_readable_on_the_way};
-use crate::failure::{Failure, say};
-use crate::output::{Out, Paint};
 use crate::prompt;
 
 /// The cookie of a session.

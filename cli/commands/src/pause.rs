@@ -3,13 +3,12 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use cueline_api::view::{PauseList, PauseRef, PauseView, PausedBy};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
-use crate::output::{Out, Paint, cell};
 use crate::window::label;
 
 /// `cueline pause`

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use cueline_api::view::{CalendarsApplied, ScriptsApplied};
+use cueline_interface::{Failure, Out, Paint};
 use cueline_model::decode::Definitions;
 use cueline_model::{CalendarName, JobSpec, ScriptName};
 use cueline_store::Change;
 use serde_json::{Value, json};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::{Out, Paint};
 use crate::{calendar, script};
 
 /// The server's answers about calendars and scripts.

@@ -3,11 +3,10 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use cueline_interface::Out;
 use cueline_runtime::terminal::{Style, harmless};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::JoinHandle;
-
-use crate::output::Out;
 
 /// What ends earlier is not shown.
 const DELAY: Duration = Duration::from_secs(1);
@@ -77,7 +76,7 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::{BAR, Progress};
-    use crate::output::{Out, OutputFormat};
+    use cueline_interface::{Out, OutputFormat};
     use indicatif::ProgressStyle;
 
     #[test]

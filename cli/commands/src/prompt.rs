@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead as _, IsTerminal as _, Read, Write as _};
 use std::path::Path;
 
+use cueline_interface::Failure;
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::failure::Failure;
 
 /// The longest secret, in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -35,8 +34,8 @@ pub(crate) fn from_file(option: &str, file: &Path) -> Result<String, Failure> {
     let text = if file == Path::new("-") {
         bounded(io::stdin().lock())
     } else {
-        if let Some(warning) = crate::secret_file::permission_warning(file) {
-            crate::failure::say(&format!("warning: {warning}"));
+        if let Some(warning) = cueline_interface::secret_file::permission_warning(file) {
+            cueline_interface::say(&format!("warning: {warning}"));
         }
         File::open(file).and_then(bounded)
     };

@@ -1,15 +1,14 @@
 //! `cueline queue …`
 
 use cueline_api::view::{Count, QueuePage, Queues};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_store::admin::{EmptiedQueue, QueueDepth};
 use serde_json::{Value, json};
 
 use crate::args::{ExecutorArg, QueueCommand};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::list_args::QueueListArgs;
 use crate::lists::{List, print_next, values};
-use crate::output::{Out, Paint, cell};
 use crate::watch;
 
 pub(crate) async fn run(api: &Api, out: Out, command: QueueCommand) -> Result<(), Failure> {

@@ -2,13 +2,12 @@
 
 use clap::{Args, Subcommand};
 use cueline_api::view::{GroupRetentionView, JobRetention, KeptFor, RetentionPage};
+use cueline_interface::{Failure, Out, cell};
 use cueline_model::retention::{MAX_KEPT_RUNS, MIN_KEPT};
 use cueline_model::{DurationMs, GroupName, JobName};
 use serde_json::{Map, Value};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::{Out, cell};
 
 /// `cueline retention …`
 #[derive(Debug, Subcommand)]

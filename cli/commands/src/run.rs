@@ -1,6 +1,7 @@
 //! `cueline run …`
 
 use cueline_api::view::{CancelAnswer, CancelResult, LogPage, RunPage};
+use cueline_interface::{Failure, Out, Paint, cell, say};
 use cueline_model::{LogStream, Timestamp};
 use cueline_store::{Run, RunDetail, StoredLogLine};
 use serde_json::{Value, json};
@@ -8,11 +9,9 @@ use serde_json::{Value, json};
 use crate::args::{LogsArgs, RunCommand, RunListArgs};
 use crate::bulk;
 use crate::client::{Api, read};
-use crate::failure::{Failure, say};
 use crate::human;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::watch;
 
 /// How long the server may wait for lines; below the client's answer timeout.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use cueline_interface::{Failure, Out, Paint};
 use cueline_model::{RunId, RunState};
 use cueline_runtime::Backoff;
 use cueline_store::{Run, RunDetail, TriggerOutcome};
@@ -10,9 +11,7 @@ use serde_json::{Value, json};
 
 use crate::args::TriggerArgs;
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
-use crate::output::{Out, Paint};
 use crate::progress::Progress;
 
 const MIN_POLL_WAIT: Duration = Duration::from_millis(20);

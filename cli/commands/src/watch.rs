@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use cueline_interface::{Failure, Out, Paint, say};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::failure::{Failure, say};
-use crate::output::{Out, Paint};
 
 /// Whether an answer is shown again and again.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -137,8 +135,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{Screen, WatchArgs, show};
-    use crate::failure::Failure;
-    use crate::output::{Out, OutputFormat};
+    use cueline_interface::Failure;
+    use cueline_interface::{Out, OutputFormat};
 
     fn out() -> Out {
         Out::to_file(OutputFormat::Table)

@@ -2,14 +2,13 @@
 
 use clap::{Args, Subcommand};
 use cueline_api::view::{WindowList, WindowRef, WindowView};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Timestamp;
 use cueline_model::exclusion::WindowTime;
 use serde_json::{Map, Value};
 
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
-use crate::output::{Out, Paint, cell};
 
 /// `cueline window …`
 #[derive(Debug, Subcommand)]

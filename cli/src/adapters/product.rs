@@ -1,7 +1,8 @@
 //! Finds the product of an address, and checks the form of the address.
 
+use cueline_interface::suggest::did_you_mean;
+
 use crate::redacted::Redacted;
-use cueline_commands::suggest::did_you_mean;
 
 /// A product, whether it is built in or not.
 pub(super) struct Product<K> {

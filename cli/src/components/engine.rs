@@ -7,6 +7,7 @@ use anyhow::Result;
 use cueline_api::{AdminToken, ApiState, StorePorts};
 use cueline_broker::Broker;
 use cueline_engine::{Engine, EngineError, EngineOptions, Origins};
+use cueline_interface::with_causes;
 use cueline_protocol::SigningKeys;
 use cueline_runtime::{Lifecycle, Stop, SystemClock};
 use cueline_store::Store;
@@ -14,7 +15,6 @@ use cueline_store::admin::SchedulerAdmin;
 
 use super::StartupRetry;
 use crate::adapters::OpenError;
-use cueline_commands::with_causes;
 
 /// How long the engine's stages may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! Enrolment tokens that a process stores at its start.
 
+use cueline_interface::with_causes;
 use cueline_model::{Actor, ExecutorId};
 use cueline_protocol::origin::EnrolmentToken;
 use cueline_store::{ErrorKind, NewEnrolmentToken, Store, StoreError};
 
 use crate::adapters::OpenError;
-use cueline_commands::with_causes;
 
 /// Workers that a token from a file can enrol. A new token is needed for more.
 const SHARED_USES: u32 = 10_000;

@@ -20,7 +20,7 @@ pub(crate) use setup_hint::setup_hint;
 pub(crate) use signals::Signals;
 pub(crate) use startup_retry::StartupRetry;
 
-use cueline_commands::BadInput;
+use cueline_interface::BadInput;
 
 /// The result of a process with executors. `ended` names a task that has ended unexpectedly, and `wrong_input` is the error
 /// of an executor that would return after a restart with the same configuration.

@@ -1,8 +1,7 @@
 //! Says at the start of a scheduler how to create the first user.
 
 use cueline_api::ApiState;
-
-use cueline_commands::url::{base_url, is_readable_on_the_way};
+use cueline_interface::url::{base_url, is_readable_on_the_way};
 
 /// How to create the first user of the API at `url`. `None` if there is a user, or if that is not known.
 pub(crate) async fn setup_hint(state: &ApiState, url: &str) -> Option<String> {

@@ -35,7 +35,7 @@ impl Signals {
         tokio::select! {
             result = stop => result,
             () = self.next() => {
-                cueline_commands::say("stopping at once: a second signal arrived");
+                cueline_interface::say("stopping at once: a second signal arrived");
                 Ok(())
             }
         }

@@ -4,15 +4,13 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use cueline_interface::{Deferred, Failure, Out, Paint, cell, say};
 use serde_json::{Map, Value, json};
 
 use super::file::ConfigFile;
 use super::flags::{FlagsOf, Loaded, RoleArgs};
 use super::rules::Rules;
 use super::settings::{Layer, Setting};
-use cueline_commands::Deferred;
-use cueline_commands::output::{Out, Paint, cell};
-use cueline_commands::{Failure, say};
 
 /// `cueline config …`
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,6 @@
 //! Warns about unknown environment variables.
 
-use cueline_commands::suggest::nearest;
+use cueline_interface::suggest::nearest;
 
 use super::schema;
 

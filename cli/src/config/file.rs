@@ -3,11 +3,11 @@
 use std::path::{Display, Path, PathBuf};
 
 use clap::Id;
+use cueline_interface::jobfile::read_text;
+use cueline_interface::suggest::did_you_mean;
 use toml_edit::{Document, Item, Key, TableLike, Value};
 
 use super::schema::{self, Definition, ROLES, Shape};
-use cueline_commands::jobfile::read_text;
-use cueline_commands::suggest::did_you_mean;
 
 /// The file that is read if it exists and no other file is named.
 const DEFAULT_FILE: &str = "/etc/cueline/cueline.toml";

@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Id, Subcommand, value_parser,
 };
+use cueline_interface::Deferred;
 
 use super::environment;
 use super::file::ConfigFile;
@@ -15,7 +16,6 @@ use super::roles::{Role, SchedulerConfig, StandaloneConfig, WorkerConfig};
 use super::rules::Rules;
 use super::schema::{self, Definition, Shape};
 use super::settings::{Flags, Setting, Settings};
-use cueline_commands::Deferred;
 
 /// A role with the flags that it was given.
 #[derive(Debug, Subcommand)]

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use clap::{ArgAction, Args};
 use cueline_api::openid::{GrantMapping, GrantRule, OpenId, OpenIdSettings};
+use cueline_interface::jobfile::read_text;
+use cueline_interface::secret_file;
 use cueline_model::{DurationMs, Grant, GroupName, Namespace};
 use serde_json::{Map, Value};
 use toml_edit::{Document, Item, Table};
 
 use super::values;
-use cueline_commands::jobfile::read_text;
-use cueline_commands::secret_file;
 
 /// Anything shorter is a mistake: people do not log in more often.
 const SHORTEST_TOKENS: DurationMs = DurationMs::secs(3_600);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cueline_api::TlsFiles;
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
+use cueline_interface::BadInput;
 use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::{SigningKeys, VerifyingKeys};
 use cueline_worker::KeyFile;
@@ -21,7 +22,6 @@ use super::settings::Settings;
 use super::tls::check_tls;
 use super::values;
 use crate::adapters::{BrokerSettings, BrokerUrl};
-use cueline_commands::BadInput;
 
 /// The rules of one role.
 pub(crate) trait Rules: Role {

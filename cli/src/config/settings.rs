@@ -5,13 +5,13 @@ use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Command, Id};
+use cueline_interface::secret_file;
 
 use super::file::ConfigFile;
 use super::roles::Role;
 use super::schema::{self, Definition, Shape};
 use super::values;
 use crate::redacted::{HIDDEN, Redacted};
-use cueline_commands::secret_file;
 
 /// The values of the flags that were given, by key.
 pub(super) type Flags = Vec<(Id, Vec<String>)>;

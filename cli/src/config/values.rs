@@ -7,7 +7,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use cueline_api::AdminToken;
+use cueline_commands::keys;
 use cueline_handlers::http::{IpNet, parse_network};
+use cueline_interface::secret_file;
+use cueline_interface::suggest::did_you_mean;
 use cueline_model::selector::parse_label;
 use cueline_model::{DurationMs, ExecutorName, GroupName, NameError, Weight};
 use cueline_protocol::SigningKey;
@@ -15,8 +18,6 @@ use cueline_protocol::origin::EnrolmentToken;
 
 use crate::adapters::{BrokerUrl, StoreUrl};
 use crate::components::HandlerKind;
-use cueline_commands::suggest::did_you_mean;
-use cueline_commands::{keys, secret_file};
 
 /// A busy machine, a slow disk or a new connection may delay heartbeats by almost this time.
 const SHORTEST_FAILOVER: DurationMs = DurationMs::secs(3);

@@ -9,6 +9,7 @@ use cueline_api::StorePorts;
 use cueline_engine::{EngineOptions, Origins};
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
+use cueline_interface::Hinted;
 use cueline_model::{
     Actor, ActorKind, CalendarSpec, ExecutorId, ExecutorName, GroupName, JobSpec, ScriptSpec,
 };
@@ -25,7 +26,6 @@ use crate::adapters::{
 use crate::components::{
     ExecutorOptions, Executors, Failover, HandlerKind, Native, RunningEngine, StartupRetry,
 };
-use cueline_commands::Hinted;
 
 /// The options of a composition.
 #[derive(Clone)]
@@ -366,7 +366,7 @@ mod tests {
 
     use super::*;
     use crate::components::ended_by;
-    use cueline_commands::BadInput;
+    use cueline_interface::BadInput;
 
     /// Tells the executor that the incarnation of this heartbeat is refused.
     async fn refuse(broker: &Broker, heartbeat: &[u8]) {

@@ -10,6 +10,7 @@ mod worker_keys;
 use std::sync::Arc;
 
 use anyhow::Result;
+use cueline_interface::{BadInput, discovery, jobfile};
 use cueline_model::Namespace;
 
 pub(crate) use composition::{Composition, CompositionOptions};
@@ -19,8 +20,6 @@ use crate::components::{
     Http, Signals, alarms, descriptors, ended_by, say, setup_hint, worker_metrics,
 };
 use crate::config::StandaloneConfig;
-use cueline_commands::BadInput;
-use cueline_commands::{discovery, jobfile};
 
 /// Runs until SIGTERM or Ctrl-C.
 pub(crate) async fn run(config: StandaloneConfig) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Each crate, and the crates of the workspace that its normal dependencies may name.
-const ALLOWED: [(&str, &[&str]); 21] = [
+const ALLOWED: [(&str, &[&str]); 22] = [
     ("cueline-model", &[]),
     ("cueline-runtime", &[]),
     ("cueline-broker", &[]),
@@ -52,11 +52,13 @@ const ALLOWED: [(&str, &[&str]); 21] = [
         "cueline-channels",
         &["cueline-model", "cueline-outbound", "cueline-runtime"],
     ),
+    ("cueline-interface", &["cueline-model", "cueline-runtime"]),
     // Commands ask the API. Of the worker they know its key file.
     (
         "cueline-commands",
         &[
             "cueline-api",
+            "cueline-interface",
             "cueline-model",
             "cueline-protocol",
             "cueline-runtime",

@@ -7,12 +7,11 @@ mod tokens;
 mod users;
 
 use cueline_api::view::UserView;
+use cueline_interface::{Failure, Out};
 use serde_json::json;
 
 use self::args::{SetupArgs, TokenCommand, UserCommand};
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::Out;
 use crate::{keys, prompt};
 
 /// Runs a command about users.

@@ -1,16 +1,15 @@
 //! `cueline token …`: API tokens.
 
 use cueline_api::view::{ApiTokenPage, ApiTokenRef, ApiTokenView, CreatedApiToken};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Timestamp;
 use serde_json::{Value, json};
 
 use super::args::{CreateTokenArgs, TokenArg, TokenListArgs};
 use super::grant;
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::{human, keys};
 
 pub(super) async fn list(api: &Api, out: Out, args: &TokenListArgs) -> Result<(), Failure> {

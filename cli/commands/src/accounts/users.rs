@@ -1,17 +1,16 @@
 //! `cueline user …`
 
 use cueline_api::view::{LoginKind, PasswordSet, SessionView, UserPage, UserRef, UserView};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_store::name_key;
 use serde_json::{Map, Value, json};
 
 use super::args::{ChangeUserArgs, CreateUserArgs, PasswordArgs, UserArg, UserListArgs};
 use super::{caller, grant};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::lists::{List, print_next, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 use crate::prompt;
 
 pub(super) async fn list(api: &Api, out: Out, args: &UserListArgs) -> Result<(), Failure> {

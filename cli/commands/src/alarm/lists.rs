@@ -3,16 +3,15 @@
 use cueline_api::view::{
     AlarmPage, AlarmView, ChannelList, DeliveryPage, RuleList, SilenceList, SilenceView,
 };
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::AlarmRule;
 use cueline_model::alarm::Condition;
 
 use super::args::{AlarmListArgs, DeliveryListArgs};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human::{self, one_line};
 use crate::lists::{List, print_next};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 
 pub(super) async fn alarms(api: &Api, out: Out, args: &AlarmListArgs) -> Result<(), Failure> {
     let mut query = Vec::new();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cueline_api::view::{
     AppliedAlarmView, ChannelTest, ChannelView, DeliveryView, RuleView, SilenceRef,
 };
+use cueline_interface::{Failure, Out, Paint, jobfile};
 use cueline_model::Namespace;
 use cueline_model::decode::Alarms;
 use cueline_store::Change;
@@ -19,10 +20,7 @@ use self::args::{
     TestArgs,
 };
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human::one_line;
-use crate::jobfile;
-use crate::output::{Out, Paint};
 
 /// How often a delivery is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(200);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use cueline_api::view::{JobPage, JobView};
+use cueline_interface::{Failure, Out};
 use cueline_model::ScriptName;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,11 +13,9 @@ use super::request::Change;
 use super::tally::Tally;
 use super::{BulkJobsArgs, JobFilterArgs, check_number, confirm, counted, named, whole};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::keys;
 use crate::lists::{List, values};
 use crate::namespaces::AllNamespaces;
-use crate::output::Out;
 use crate::script;
 
 const JOBS: List<'_> = List {

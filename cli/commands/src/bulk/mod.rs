@@ -12,13 +12,12 @@ mod runs;
 mod tally;
 
 use clap::{Args, Subcommand};
+use cueline_interface::{Failure, Out};
 use cueline_model::{ExecutorName, JobName, RunState};
 
 use crate::client::Api;
-use crate::failure::Failure;
 use crate::lists::{GroupArgs, LabelArgs, PageArgs, WindowArgs, run_state};
 use crate::namespaces::AllNamespaces;
-use crate::output::Out;
 use crate::prompt;
 
 pub(crate) use jobs::export;

@@ -6,13 +6,12 @@
 use std::collections::{BTreeSet, HashSet};
 
 use cueline_api::view::JobView;
+use cueline_interface::{Failure, Out};
 use cueline_model::{JobName, JobSpec, Namespace};
 
 use super::{Confirmation, confirm, counted, jobs, named};
 use crate::client::Api;
-use crate::failure::Failure;
 use crate::namespaces::AllNamespaces;
-use crate::output::Out;
 
 /// The label of the jobs that some files own.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use cueline_api::view::{PrunedRuns, RunPage};
+use cueline_interface::{Failure, Out};
 use cueline_model::{DurationMs, JobName, Namespace, RunState, Timestamp};
 use cueline_store::Run;
 use reqwest::Method;
@@ -16,8 +17,6 @@ use super::request::Change;
 use super::tally::Tally;
 use super::{BulkRunsArgs, check_number, confirm, counted, named, runs};
 use crate::client::{Api, read};
-use crate::failure::Failure;
-use crate::output::Out;
 
 /// The most runs of one request.
 const AT_ONCE: usize = 100;

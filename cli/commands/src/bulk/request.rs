@@ -1,10 +1,10 @@
 //! Requests for one of many objects.
 
+use cueline_interface::Failure;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use crate::client::Api;
-use crate::failure::Failure;
 
 /// A change of one object.
 #[derive(Debug, Clone)]

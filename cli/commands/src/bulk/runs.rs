@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use cueline_api::view::RunPage;
+use cueline_interface::{Failure, Out};
 use cueline_model::RunState;
 use cueline_store::Run;
 use reqwest::Method;
@@ -12,9 +13,7 @@ use super::request::Change;
 use super::tally::Tally;
 use super::{BulkRunsArgs, check_number, confirm, counted, named, whole};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::lists::{List, PageArgs, values};
-use crate::output::Out;
 
 const RUNS: List<'_> = List {
     path: &["runs"],

@@ -1,12 +1,11 @@
 //! Carries out many changes, and counts what became of them.
 
+use cueline_interface::{Failure, Out};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::counted;
 use super::request::{Change, Changed};
-use crate::failure::Failure;
-use crate::output::Out;
 use crate::progress::Progress;
 
 /// Requests at the same time. Each is a transaction of its own, so fires of the scheduler come between them.

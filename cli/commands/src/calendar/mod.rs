@@ -7,6 +7,7 @@ mod recurrence;
 use std::collections::BTreeMap;
 
 use cueline_api::view::{CalendarList, CalendarRef, CalendarView, CalendarsApplied};
+use cueline_interface::{Failure, Out, Paint, cell, jobfile};
 use cueline_model::schedule::Zone;
 use cueline_model::{CalendarName, CalendarSpec, Namespace, Timestamp};
 use cueline_runtime::{Clock, SystemClock};
@@ -15,10 +16,7 @@ use serde_json::{Value, json};
 
 use self::args::{CalendarApplyArgs, CalendarCommand, CalendarImportArgs};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human::one_line;
-use crate::jobfile;
-use crate::output::{Out, Paint, cell};
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -203,10 +201,10 @@ async fn import(api: &Api, out: Out, args: &CalendarImportArgs) -> Result<(), Fa
     let imported = ics::import(&text, &options)
         .map_err(|error| Failure::bad_input(format!("{file}: {error}")))?;
     for ignored in &imported.ignored {
-        crate::failure::say(&format!("{file}: left out: {ignored}"));
+        cueline_interface::say(&format!("{file}: left out: {ignored}"));
     }
     if imported.past > 0 {
-        crate::failure::say(&format!("{file}: left out: {} past events", imported.past));
+        cueline_interface::say(&format!("{file}: left out: {} past events", imported.past));
     }
     let calendar = value(&imported.spec)?;
     if args.print {

@@ -1,9 +1,8 @@
 //! Decides which server a command asks, which token it shows there, and which namespace the command is about. Pure.
 
+use cueline_interface::url::is_readable_on_the_way;
 use cueline_model::Namespace;
 use reqwest::Url;
-
-use super::url::is_readable_on_the_way;
 
 /// What is known about servers before a command starts.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +137,7 @@ pub(crate) fn choose(given: &Candidates<'_>) -> Result<Choice, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::{Candidates, Choice, ContextCandidate, GivenToken, Refusal, TokenFrom, choose};
-    use crate::context::url::base_url;
+    use cueline_interface::url::base_url;
     use cueline_model::Namespace;
     use reqwest::Url;
 

@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use cueline_interface::discovery::{self, Discovered};
+use cueline_interface::suggest::did_you_mean;
+use cueline_interface::url::base_url;
+use cueline_interface::{Failure, say};
 use cueline_model::Namespace;
 use reqwest::Url;
 
@@ -10,10 +14,6 @@ use super::choice::{Candidates, ContextCandidate, GivenToken, Refusal, TokenFrom
 use super::files::ContextFiles;
 use super::name::ContextName;
 use super::server_args::ServerArgs;
-use super::url::base_url;
-use crate::discovery::{self, Discovered};
-use crate::failure::{Failure, say};
-use crate::suggest::did_you_mean;
 
 /// The server's address by default.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7800";

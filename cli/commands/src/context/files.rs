@@ -7,13 +7,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use cueline_interface::Failure;
 use cueline_runtime::private_files;
 use reqwest::Url;
 use toml_edit::{DocumentMut, value};
 
 use super::book::Contexts;
 use super::name::ContextName;
-use crate::failure::Failure;
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -91,8 +91,8 @@ impl ContextFiles {
         let Some(text) = text_of(&path)? else {
             return Ok(None);
         };
-        if let Some(warning) = crate::secret_file::permission_warning(&path) {
-            crate::failure::say(&format!("warning: {warning}"));
+        if let Some(warning) = cueline_interface::secret_file::permission_warning(&path) {
+            cueline_interface::say(&format!("warning: {warning}"));
         }
         let document = text.parse::<DocumentMut>().ok();
         let entry = |key: &str| document.as_ref()?.get(key)?.as_str().map(str::to_owned);
@@ -186,9 +186,9 @@ mod tests {
     use std::path::Path;
 
     use super::super::book::Context;
-    use super::super::url::base_url;
     use super::{ContextFiles, ContextName};
-    use crate::failure::Failure;
+    use cueline_interface::Failure;
+    use cueline_interface::url::base_url;
 
     fn name(text: &str) -> ContextName {
         text.parse().expect("a name")

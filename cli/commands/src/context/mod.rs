@@ -9,10 +9,10 @@ pub(crate) mod chosen;
 pub(crate) mod files;
 pub(crate) mod name;
 pub(crate) mod server_args;
-pub mod url;
 
 use std::path::PathBuf;
 
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Namespace;
 use serde_json::{Value, json};
 
@@ -22,8 +22,6 @@ use self::chosen::{unknown, without_home};
 use self::files::ContextFiles;
 use self::name::ContextName;
 use self::server_args::ServerArgs;
-use crate::failure::Failure;
-use crate::output::{Out, Paint, cell};
 
 const NONE: &str = "there are no contexts; `cueline login URL` creates one";
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
+use cueline_interface::Failure;
 use cueline_model::{NameError, Namespace};
 use reqwest::{Certificate, ClientBuilder, Identity};
 
 use super::book::Context;
 use super::name::ContextName;
-use crate::failure::Failure;
 
 /// The server, and how a command proves who it is.
 #[derive(Debug, Clone, Args)]

@@ -1,8 +1,7 @@
 //! One finding of the doctor.
 
+use cueline_interface::Failure;
 use serde::Serialize;
-
-use crate::failure::Failure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

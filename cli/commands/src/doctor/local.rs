@@ -3,8 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use cueline_interface::discovery::{self, Discovered};
+
 use super::check::{Check, Level};
-use crate::discovery::{self, Discovered};
 
 const FREE_WARN_BYTES: u64 = 1 << 30;
 const FREE_BAD_BYTES: u64 = 100 << 20;

@@ -6,13 +6,12 @@ mod server;
 
 use std::path::Path;
 
+use cueline_interface::{Failure, Out, Paint};
 use serde_json::json;
 
 use crate::args::DoctorArgs;
 use crate::client::Api;
 use crate::context::server_args::ServerArgs;
-use crate::failure::Failure;
-use crate::output::{Out, Paint};
 use check::{Check, Level};
 
 /// Checks, prints, and fails if something is bad.

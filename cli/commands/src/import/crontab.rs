@@ -1,11 +1,10 @@
 //! Crontabs: a job for each line, or the reason why there is none.
 
+use cueline_interface::{Failure, jobfile};
 use cueline_model::crontab::{self, ImportOptions};
 
 use super::Found;
-use crate::failure::Failure;
 use crate::import_args::{CrontabArgs, UserColumn};
-use crate::jobfile;
 
 /// Reads the files.
 pub(super) fn read_all(args: &CrontabArgs, found: &mut Found) -> Result<(), Failure> {

@@ -3,11 +3,10 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use cueline_interface::Failure;
 use cueline_model::{JobSpec, ScriptSpec, decode};
 use serde_json::{Map, Value, json};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table};
-
-use crate::failure::Failure;
 
 /// Writes a file that does not exist yet.
 pub(super) fn write(path: &Path, jobs: &[JobSpec], scripts: &[ScriptSpec]) -> Result<(), Failure> {
@@ -113,7 +112,7 @@ fn written(value: Value) -> Option<toml_edit::Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobfile;
+    use cueline_interface::jobfile;
 
     #[test]
     fn a_written_file_reads_as_the_same_jobs() {

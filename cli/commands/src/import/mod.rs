@@ -8,6 +8,7 @@ mod xxl;
 
 use std::collections::HashMap;
 
+use cueline_interface::{Failure, Out, Paint, say};
 use cueline_model::schedule::CronSchedule;
 use cueline_model::{
     After, GroupName, JobName, JobSpec, Namespace, ScriptName, ScriptSpec, import,
@@ -17,11 +18,9 @@ use serde_json::json;
 use crate::client::{Api, read};
 use crate::context::chosen;
 use crate::context::server_args::ServerArgs;
-use crate::failure::{Failure, say};
 use crate::human;
 use crate::import_args::{ImportCommand, TargetArgs};
 use crate::job;
-use crate::output::{Out, Paint};
 use crate::script;
 
 /// Imports. What changes nothing on the server needs none.

@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use cueline_interface::{Failure, jobfile};
 use cueline_model::import::systemd::{SystemdOptions, UnitFile, import, services};
 
 use super::Found;
-use crate::failure::Failure;
 use crate::import_args::SystemdArgs;
-use crate::jobfile;
 
 /// Reads the files, and each service beside its timer.
 pub(super) fn read_all(args: &SystemdArgs, found: &mut Found) -> Result<(), Failure> {

@@ -3,12 +3,12 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use cueline_interface::Failure;
 use cueline_model::Timestamp;
 use cueline_model::import::xxl::{XxlOptions, import, read};
 use cueline_runtime::{Clock as _, SystemClock};
 
 use super::Found;
-use crate::failure::Failure;
 use crate::import_args::XxlArgs;
 
 /// The largest dump. The three tables of thousands of jobs take a few megabytes; a log of runs takes more.

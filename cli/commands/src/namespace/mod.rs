@@ -3,15 +3,14 @@
 pub(crate) mod args;
 
 use cueline_api::view::{NamespacePage, QuotaPage};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Namespace;
 use serde_json::{Value, json};
 
 use self::args::{Limit, NamespaceCommand, NamespaceListArgs, QuotaArgs};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::lists::{List, print_next};
 use crate::namespaces::AllNamespaces;
-use crate::output::{Out, Paint, cell};
 
 pub(crate) async fn run(api: &Api, out: Out, command: NamespaceCommand) -> Result<(), Failure> {
     match command {

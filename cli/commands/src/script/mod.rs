@@ -9,6 +9,7 @@ use cueline_api::view::{
     AppliedScriptView, ScriptList, ScriptRef, ScriptVersionView, ScriptVersions, ScriptView,
     ScriptsApplied,
 };
+use cueline_interface::{Failure, Out, Paint, cell, jobfile};
 use cueline_model::handler::Interpreter;
 use cueline_model::{Namespace, ScriptName, ScriptSpec};
 use cueline_store::Change;
@@ -21,10 +22,7 @@ use self::args::{
     ScriptShowArgs,
 };
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human::{one_line, relative};
-use crate::jobfile;
-use crate::output::{Out, Paint, cell};
 
 /// The most bytes of scripts in one request. The server accepts 4 MiB.
 const MAX_REQUEST_BYTES: usize = 3 * 1024 * 1024;

@@ -1,17 +1,16 @@
 //! Enrolment tokens and the keys of workers on the server.
 
 use cueline_api::view::{CreatedToken, KeyState, TokenView, Tokens, WorkerKeyPage, WorkerKeyRef};
+use cueline_interface::{Failure, Out, Paint, cell};
 use cueline_model::Timestamp;
 use cueline_protocol::origin::EnrolmentToken;
 use serde_json::{Map, Value, json};
 
 use super::args::{DeleteTokenArg, EnrolTokenArgs, KeyArgs, KeyListArgs, TokenListArgs};
 use crate::client::{Api, read};
-use crate::failure::Failure;
 use crate::human;
 use crate::keys;
 use crate::lists::{List, print_next, values};
-use crate::output::{Out, Paint, cell};
 
 /// Creates a token on the server.
 pub(super) async fn create_token(

@@ -1,11 +1,10 @@
 //! `cueline worker-key show` and `rotate`: the key file of a worker on this machine. No secret is printed.
 
+use cueline_interface::{Failure, Out};
 use cueline_worker::{KeyFile, KeyFileError, WorkerKey};
 use serde_json::{Value, json};
 
 use super::args::LocalKeyArg;
-use crate::failure::Failure;
-use crate::output::Out;
 
 pub(super) fn show(out: Out, arg: &LocalKeyArg) -> Result<(), Failure> {
     let file = key_file(arg)?;

@@ -4,10 +4,10 @@ mod admin;
 pub(crate) mod args;
 mod local;
 
+use cueline_interface::{Failure, Out};
+
 use self::args::WorkerKeyCommand;
 use crate::client::Api;
-use crate::failure::Failure;
-use crate::output::Out;
 
 pub(crate) async fn run(
     api: impl FnOnce() -> Result<Api, Failure>,

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_broker::{Broker, BrokerError, BrokerOptions, DeadLetterSeal, Driver, ErrorKind};
+use cueline_interface::with_causes;
 use cueline_model::ExecutorId;
 
 use crate::adapters::product::{Product, check_server, forms, path_of, product_of};
 use crate::adapters::{Close, OpenError};
 use crate::redacted::Redacted;
-use cueline_commands::with_causes;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use cueline_api::StorePorts;
 use cueline_engine::EngineOptions;
+use cueline_interface::with_causes;
 use cueline_model::StoreId;
 use cueline_store::{ErrorKind, Store, StoreError};
 
 use crate::adapters::product::{Product, check_server, forms, path_of, product_of};
 use crate::adapters::{Close, OpenError};
 use crate::redacted::Redacted;
-use cueline_commands::with_causes;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -4,14 +4,13 @@
 mod tables;
 mod xml;
 
+use cueline_interface::{Failure, jobfile};
 use cueline_model::Timestamp;
 use cueline_model::import::quartz::{QuartzJob, QuartzOptions, QuartzTrigger, import};
 use cueline_runtime::{Clock as _, SystemClock};
 
 use super::Found;
-use crate::failure::Failure;
 use crate::import_args::QuartzArgs;
-use crate::jobfile;
 
 /// What a source has.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! Quartz's tables in PostgreSQL. They are only read.
 
+use cueline_interface::Failure;
 use cueline_model::Timestamp;
 use cueline_model::decode::MAX_JOBS;
 use cueline_model::import::quartz::{Data, QuartzJob, QuartzTrigger, TriggerKind};
@@ -7,7 +8,6 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::Source;
-use crate::failure::Failure;
 
 /// Reads all jobs and triggers of one scheduler.
 pub(super) async fn read(

@@ -17,17 +17,18 @@ use serde::{Deserialize, Serialize};
 
 /// A server's announcement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Discovered {
-    pub(crate) url: String,
+pub struct Discovered {
+    /// The address of the server.
+    pub url: String,
     /// The file that holds its admin token.
-    pub(crate) token_file: PathBuf,
+    pub token_file: PathBuf,
     /// The Unix socket on which it answers.
-    pub(crate) socket: PathBuf,
+    pub socket: PathBuf,
 }
 
 impl Discovered {
     /// Why the socket cannot be the server's. `None` if it may be.
-    pub(crate) fn socket_problem(&self) -> Option<String> {
+    pub fn socket_problem(&self) -> Option<String> {
         let socket = self.socket.display();
         let owner = match std::fs::symlink_metadata(&self.socket) {
             Ok(metadata) => Uid::from_raw(metadata.uid()),
@@ -40,7 +41,7 @@ impl Discovered {
 }
 
 /// The path of the file; `None` for a user without a home.
-pub(crate) fn path() -> Option<PathBuf> {
+pub fn path() -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
@@ -57,7 +58,7 @@ pub fn write(url: &str, token_file: &Path, socket: &Path) -> io::Result<()> {
 }
 
 /// The server that was announced last.
-pub(crate) fn read() -> io::Result<Option<Discovered>> {
+pub fn read() -> io::Result<Option<Discovered>> {
     path().map_or(Ok(None), |path| read_at(&path))
 }
 

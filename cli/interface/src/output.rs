@@ -43,8 +43,7 @@ impl Out {
     }
 
     /// Prints as into a file.
-    #[cfg(test)]
-    pub(crate) fn to_file(format: OutputFormat) -> Self {
+    pub fn to_file(format: OutputFormat) -> Self {
         Self {
             format,
             terminal: false,
@@ -58,12 +57,12 @@ impl Out {
     }
 
     /// Whether people see the answer at once.
-    pub(crate) fn is_terminal(self) -> bool {
+    pub fn is_terminal(self) -> bool {
         self.terminal
     }
 
     /// Moves to the first line of the terminal, and erases everything from there on. What is printed next replaces it.
-    pub(crate) fn clear_screen(self) -> Result<(), Failure> {
+    pub fn clear_screen(self) -> Result<(), Failure> {
         if self.terminal {
             self.write("\x1b[H\x1b[J")
         } else {
@@ -108,7 +107,7 @@ impl Out {
     }
 
     /// Prints a value as one line of JSON.
-    pub(crate) fn json_line(self, value: &Value) -> Result<(), Failure> {
+    pub fn json_line(self, value: &Value) -> Result<(), Failure> {
         self.line(&harmless(&value.to_string(), Style::Json))
     }
 
@@ -149,7 +148,7 @@ impl Out {
     }
 
     /// `text` in `colour` if there are colours.
-    pub(crate) fn paint(self, text: &str, colour: Paint) -> String {
+    pub fn paint(self, text: &str, colour: Paint) -> String {
         if self.colours {
             format!("\x1b[{}m{text}\x1b[0m", colour.code())
         } else {
@@ -191,7 +190,7 @@ impl Paint {
     }
 
     /// The colour of a state; most have none.
-    pub(crate) fn of_state(state: RunState) -> Option<Self> {
+    pub fn of_state(state: RunState) -> Option<Self> {
         match state {
             RunState::Succeeded => Some(Self::Good),
             state if state.is_failure() => Some(Self::Bad),

@@ -66,7 +66,7 @@ fn include_one(item: &mut Node, beside: &Path) -> Result<(), (Option<u32>, Strin
 }
 
 /// Reads a file with the text of a script.
-pub(crate) fn read_script(file: &Path) -> Result<String, String> {
+pub fn read_script(file: &Path) -> Result<String, String> {
     let text = read_text(file)?;
     if text.len() > MAX_SCRIPT_BYTES {
         let (name, bytes) = (file.display(), text.len());

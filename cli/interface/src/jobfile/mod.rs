@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use cueline_model::Namespace;
 use cueline_model::decode::{self, Alarms, Definitions, Node};
 
-pub(crate) use script_files::read_script;
+pub use script_files::read_script;
 
 /// The largest job file. The server accepts request bodies up to this size.
-pub(crate) const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The deepest nesting. Definitions need about five levels.
 const MAX_DEPTH: usize = 32;
@@ -25,7 +25,7 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFileError {
     /// Never empty.
-    pub(crate) messages: Vec<String>,
+    pub messages: Vec<String>,
 }
 
 impl fmt::Display for JobFileError {
@@ -69,14 +69,14 @@ fn read_node(path: &Path) -> Result<Node, JobFileError> {
 }
 
 /// Reads one job file. What has no field `namespace` is in `namespace`.
-pub(crate) fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, JobFileError> {
+pub fn read(path: &Path, namespace: &Namespace) -> Result<Definitions, JobFileError> {
     let mut node = read_node(path)?;
     script_files::include(&mut node, path).map_err(|messages| JobFileError { messages })?;
     decode(&node, namespace).map_err(|problems| placed(path, problems))
 }
 
 /// Reads one file of alarms. What has no field `namespace` is in `namespace`.
-pub(crate) fn read_alarms(path: &Path, namespace: &Namespace) -> Result<Alarms, JobFileError> {
+pub fn read_alarms(path: &Path, namespace: &Namespace) -> Result<Alarms, JobFileError> {
     let node = read_node(path)?;
     if node.value == decode::Value::Null {
         return Ok(Alarms::default());
