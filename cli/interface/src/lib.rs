@@ -1,5 +1,5 @@
-//! What the commands and the processes of the `cueline` program have in common towards their user: failures, the printing
-//! of answers, the files that they read, and how a command finds a server of the same user.
+//! What commands and processes of the `cueline` program have in common towards their user: failures, printed answers, and
+//! files that they read. A process also announces itself here, and a command of the same user finds it.
 //!
 //! A crate of its own, so that its code lies together: a process that serves maps little of the code of commands.
 
