@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::HttpBody as _;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use tokio::sync::Semaphore;
 
 use crate::problem::Problem;
-use crate::{SharedState, preconditions};
 
 /// The largest body of a request that is not bounded here. All connections together hold at most that much each.
 pub const MAX_SMALL_BODY_BYTES: usize = 64 * 1024;
@@ -58,17 +57,16 @@ impl LargeRequests {
     }
 }
 
-/// Lets a request with a large body wait until few others are in progress. Refuses preconditions that no handler looks at.
+/// Lets a request with a large body wait until few others are in progress.
 pub(crate) async fn admit(
-    State(state): State<SharedState>,
+    large: &LargeRequests,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    preconditions::refuse_ignored(&request)?;
     if !is_large(&request) {
         return Ok(next.run(request).await);
     }
-    let place = tokio::time::timeout(MAX_WAIT, state.large.requests.acquire());
+    let place = tokio::time::timeout(MAX_WAIT, large.requests.acquire());
     let Ok(Ok(place)) = place.await else {
         return Err(Problem::unavailable(format!(
             "{MAX_LARGE_REQUESTS} other requests with a large body are in progress; send it again later"

@@ -23,6 +23,7 @@ mod if_versions;
 mod instant;
 mod jobs;
 mod large;
+mod layers;
 mod limits;
 mod list;
 pub mod metrics;
@@ -337,9 +338,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/stats", get(system::stats))
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        // A layer is around each route and fallback on its own, so there are few of them.
-        // Inside the check of rights: without a right, a caller cannot take the place of a large request.
-        .layer(from_fn_with_state(state.clone(), large::admit))
+        .layer(from_fn_with_state(state.clone(), layers::inner))
         .merge(public());
     let routes = Router::new()
         .route("/livez", get(system::livez))
@@ -350,8 +349,7 @@ pub fn router(state: ApiState) -> Router {
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
-        // Around all routes and fallbacks. Without a token, a caller cannot find out which paths exist.
-        .layer(from_fn_with_state(state.clone(), access::check))
+        .layer(from_fn_with_state(state.clone(), layers::outer))
         .with_state(state);
     namespace::route(routes).layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
 }

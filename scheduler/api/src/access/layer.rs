@@ -1,6 +1,6 @@
 //! The one check that each request passes: who sends it, and whether they may.
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::Request;
 use axum::http::header::ALLOW;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, Uri};
@@ -12,28 +12,13 @@ use super::authorise::authorise;
 use super::caller::Caller;
 use super::refusals::Attempt;
 use super::rules::{self, Found, Rule};
+use crate::ApiState;
 use crate::problem::{self, Problem, RefusalReason};
-use crate::{ApiState, SharedState};
 
-/// Lets a request pass if its row in the table says so, and counts it once it is answered. It has to be around all routes
-/// and fallbacks.
+/// Lets a request pass if the row of its route in the table says so. `route` is `None` if there is no such path.
+///
+/// A refusal for want of a right is recorded in the audit log, wherever it is decided: here, or in a handler.
 pub(crate) async fn check(
-    State(state): State<SharedState>,
-    request: Request,
-    next: Next,
-) -> Response {
-    // The pattern, not the path: names of jobs must not become labels of metrics.
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map(MatchedPath::as_str);
-    let answer = answer(&state, route, request, next).await;
-    let response = answer.into_response();
-    state.requests.add(route, response.status());
-    response
-}
-
-/// The answer of the route, or a refusal. One for want of a right is recorded in the audit log, wherever it is decided:
-/// here, or in a handler.
-async fn answer(
     state: &ApiState,
     route: Option<&str>,
     request: Request,
