@@ -16,7 +16,7 @@ use cueline_model::decode::{self, Alarms, Definitions, Node};
 pub use script_files::read_script;
 
 /// The largest job file. The server accepts request bodies up to this size.
-pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The deepest nesting. Definitions need about five levels.
 const MAX_DEPTH: usize = 32;
