@@ -25,7 +25,7 @@ const INSERT_EVENT: &str = "
 pub(crate) const PENDING: &str = "
     SELECT json_group_array(json_array(r.id, coalesce(r.published_group, j.group_name), r.executor))
     FROM (SELECT id, job_id, published_group, executor FROM run
-          WHERE cancel_requested = 1 AND state < 10 AND executor IS NOT NULL ORDER BY id LIMIT ?1 + 0) r
+          WHERE cancel_requested = 1 AND ended_at IS NULL AND executor IS NOT NULL ORDER BY id LIMIT ?1 + 0) r
         CROSS JOIN job j ON j.id = r.job_id";
 
 impl SqliteStore {

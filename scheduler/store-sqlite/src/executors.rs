@@ -74,7 +74,7 @@ pub(crate) const OF_JOBS: &str = "
 
 pub(crate) const OVERDUE: &str = "
     SELECT json_group_array(json_array(id, attempt))
-    FROM (SELECT id, attempt FROM run WHERE overdue_at < ?1 AND overdue_at IS NOT NULL AND state = 3
+    FROM (SELECT id, attempt FROM run WHERE overdue_at < ?1 AND overdue_at IS NOT NULL AND ended_at IS NULL AND state = 3
           ORDER BY overdue_at, id LIMIT ?2 + 0)";
 
 impl SqliteStore {

@@ -16,7 +16,7 @@ pub(crate) const IDLE: &str = "
     SELECT json_group_array(json_array(d.job_id, d.version))
     FROM json_each(?1) e CROSS JOIN job_due d ON d.job_id = e.value
     WHERE d.fixed_delay = 1 AND d.enabled = 1
-        AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = d.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
+        AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = d.job_id AND r.delays_next_fire = 1 AND r.ended_at IS NULL)";
 
 const SET_NEXT_FIRE: &str = "
     UPDATE job_due SET next_fire_at = e.value ->> 1 FROM json_each(?1) e WHERE job_id = e.value ->> 0";

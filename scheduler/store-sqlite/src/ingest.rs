@@ -21,11 +21,13 @@ use sqlx::types::Json;
 use crate::SqliteStore;
 use crate::error::Result;
 
-/// The columns of [`SnapshotRow`]. The group of an ended run is not known if its job may have moved since.
+/// The columns of [`SnapshotRow`]. The group of an ended run is not known if its job may have moved since. The subquery is
+/// for deleted jobs only, and is not executed for others.
 pub(crate) const SNAPSHOTS: &str = "
     SELECT json_group_array(json_array(r.id, r.job_id, r.kind, r.state, r.attempt, r.retries, r.reruns, r.cancel_requested,
         d.version, d.enabled, d.fixed_delay, d.children, d.paused_until, d.failing, r.executor,
-        coalesce(r.published_group, CASE WHEN r.state < 10 THEN (SELECT j.group_name FROM job j WHERE j.id = r.job_id) END)))
+        coalesce(r.published_group, CASE WHEN r.state < 10
+            THEN coalesce(d.group_name, (SELECT j.group_name FROM job j WHERE j.id = r.job_id)) END)))
     FROM json_each(?1) e CROSS JOIN run r ON r.id = e.value LEFT JOIN job_due d ON d.job_id = r.job_id";
 
 /// Rows of [`set_earlier_executors`].

@@ -28,8 +28,8 @@ const INSERT: &str = "
     RETURNING id";
 
 const INSERT_DUE: &str = "
-    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules, paused_until)
-    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    INSERT INTO job_due (job_id, version, next_fire_at, enabled, fixed_delay, excluded_from, rules, paused_until, group_name)
+    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// While there are published attempts, the time limit gets no shorter, because they still have the old one.
 const UPDATE: &str = "
@@ -42,7 +42,7 @@ const UPDATE: &str = "
 
 const UPDATE_DUE: &str = "
     UPDATE job_due SET version = ?2, next_fire_at = ?3, enabled = ?4, fixed_delay = ?5, excluded_from = ?6, rules = ?7,
-        paused_until = ?8
+        paused_until = ?8, group_name = ?9
     WHERE job_id = ?1";
 
 /// A pause or a resume changes no text, so that a definition keeps what this program does not know.
@@ -81,7 +81,7 @@ pub(crate) const DELAY_NEXT_FIRE: &str = "
 const WAIT_FOR_LIVE_RUNS: &str = "
     UPDATE job_due SET next_fire_at = NULL, excluded_from = NULL
     WHERE job_id IN (SELECT value FROM json_each(?1)) AND fixed_delay = 1 AND next_fire_at IS NOT NULL
-        AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
+        AND EXISTS (SELECT 1 FROM run r WHERE r.job_id = job_due.job_id AND r.delays_next_fire = 1 AND r.ended_at IS NULL)";
 
 const TO_CHANGE: &str = "
     SELECT j.id, j.version, d.enabled, j.group_name, j.definition FROM job j CROSS JOIN job_due d ON d.job_id = j.id
@@ -337,6 +337,7 @@ async fn create(
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
         .bind(columns.due.paused_until)
+        .bind(columns.group)
         .execute(conn)
         .await?;
     Ok(JobId(id))
@@ -373,6 +374,7 @@ async fn update(
         .bind(columns.due.excluded_from)
         .bind(columns.due.rules)
         .bind(columns.due.paused_until)
+        .bind(columns.group)
         .execute(conn)
         .await?;
     Ok(())

@@ -9,7 +9,7 @@ use crate::follow_ups::set_next_fires;
 const IDLE_WITHOUT_NEXT_FIRE: &str = "
     SELECT d.job_id, d.version FROM job_due d
     WHERE d.fixed_delay = 1 AND d.enabled = 1 AND d.next_fire_at IS NULL
-        AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = d.job_id AND r.delays_next_fire = 1 AND r.state < 10)";
+        AND NOT EXISTS (SELECT 1 FROM run r WHERE r.job_id = d.job_id AND r.delays_next_fire = 1 AND r.ended_at IS NULL)";
 
 const PAGES: &str = "
     SELECT (SELECT freelist_count FROM pragma_freelist_count), (SELECT page_count FROM pragma_page_count)";

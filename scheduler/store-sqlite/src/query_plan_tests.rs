@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::dispatch::limits;
 use crate::{
-    SqliteOptions, SqliteStore, accounts, alarm_outbox, alarms, audit, backfills, changes,
+    SqliteOptions, SqliteStore, accounts, alarm_outbox, alarms, audit, backfills, cancel, changes,
     children, claim, dead_letters, dispatch, executors, fire_due, flows, follow_ups, group_rates,
     ingest, job_list, jobs, lanes, ledger, oldest_queued, retention, run_list, runs, situations,
     summaries, trigger,
@@ -291,6 +291,9 @@ async fn scans_by_id_do_not_sort() {
     let scans = text.matches("run_live (state=? AND claimed_by=? AND rowid>?)");
     assert_eq!(scans.count(), 2, "{text}");
     let text = plan(&store, executors::OVERDUE).await.join("\n");
+    assert!(!text.contains("TEMP B-TREE"), "{text}");
+    let text = plan(&store, cancel::PENDING).await.join("\n");
+    assert!(text.contains("run_cancelling"), "{text}");
     assert!(!text.contains("TEMP B-TREE"), "{text}");
     let text = plan(&store, ledger::RUNS_AT).await.join("\n");
     assert!(text.contains("run_fire"), "{text}");

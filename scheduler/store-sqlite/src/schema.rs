@@ -12,10 +12,11 @@ use crate::error::Result;
 const APPLICATION_ID: i64 = 0x4375_654c;
 
 /// Each migrates the schema from version `index` to `index + 1`. Never edited after a release.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../migrations/0001_store.sql"),
     include_str!("../migrations/0002_alarms.sql"),
     include_str!("../migrations/0003_broker_reach.sql"),
+    include_str!("../migrations/0004_fewer_index_writes.sql"),
 ];
 
 const READ_STATE: &str = "
@@ -108,4 +109,64 @@ async fn read_version(conn: &mut SqliteConnection) -> Result<usize> {
     };
     check_applied(&MIGRATIONS, known, &applied)?;
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::SqliteConnectOptions;
+    use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+
+    use super::{APPLICATION_ID, CREATE_APPLIED, MIGRATIONS, WRITE_APPLIED, migration_hash};
+    use crate::{SqliteOptions, SqliteStore};
+
+    /// A file as the program with the first `version` migrations left it.
+    async fn older_file(path: &std::path::Path, version: usize) -> sqlx::SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(path);
+        let mut file = options
+            .create_if_missing(true)
+            .connect()
+            .await
+            .expect("opens");
+        for (migration, number) in MIGRATIONS.iter().zip(1_i64..).take(version) {
+            let marks =
+                format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}");
+            for statement in [*migration, CREATE_APPLIED, &marks] {
+                let statement = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
+                statement.execute(&mut file).await.expect("is valid");
+            }
+            let applied = sqlx::query(WRITE_APPLIED)
+                .bind(number)
+                .bind(migration_hash(migration));
+            applied.execute(&mut file).await.expect("is written");
+        }
+        file
+    }
+
+    #[tokio::test]
+    async fn jobs_of_an_older_file_have_their_groups() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("cueline.db");
+        let mut file = older_file(&path, 3).await;
+        let jobs = "
+            INSERT INTO job (name, version, created_at, group_name, startup, definition)
+                VALUES ('a', 1, 0, 'first', 0, '{}'), ('b', 1, 0, 'second', 0, '{}');
+            INSERT INTO job_due (job_id, version, enabled, fixed_delay) VALUES (1, 1, 1, 0), (2, 1, 1, 0)";
+        let jobs = sqlx::raw_sql(jobs).execute(&mut file).await;
+        jobs.expect("are written");
+        file.close().await.expect("closes");
+        let store = SqliteStore::open(&path, SqliteOptions::default()).await;
+        let mut conn = store
+            .as_ref()
+            .expect("opens")
+            .db
+            .read()
+            .await
+            .expect("reads");
+        let groups: Vec<String> =
+            sqlx::query_scalar("SELECT group_name FROM job_due ORDER BY job_id")
+                .fetch_all(&mut *conn)
+                .await
+                .expect("has the column");
+        assert_eq!(groups, ["first", "second"]);
+    }
 }

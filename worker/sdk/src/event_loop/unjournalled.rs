@@ -3,39 +3,44 @@
 //! The record of a start usually comes within milliseconds. So the journal gets the start at once, and neither the trigger
 //! nor its acceptance before. Until then the broker keeps the trigger unacked, and delivers it again after a crash.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::decisions::Decisions;
 use super::state::EventLoop;
 use crate::identity::AttemptKey;
+use crate::lanes::LaneKey;
 
 /// How long a record may take before the triggers that wait for it are journalled as accepted. It is far below the 30 s
 /// after which NATS delivers an unacked trigger again.
 const MAX_UNJOURNALLED: Duration = Duration::from_millis(250);
 
 impl EventLoop {
-    /// Journals what waits in a lane, and what has waited for its record for long. It journals all before an answer about
-    /// what the worker holds, and when a later trigger waits. After a crash, the journal must not have a later trigger of a
-    /// lane without the earlier one.
+    /// Journals what waits in a lane, and what has waited for its record for long. What starts in a lane is journalled
+    /// before what waits there: after a crash, the journal must not have a later trigger of a lane without the earlier one.
+    /// An answer about what the worker holds needs all.
     pub(super) fn journal_unstarted(
         &mut self,
         is_tick: bool,
         is_asked: bool,
         decisions: &mut Decisions,
     ) {
-        let accepted = std::mem::take(&mut decisions.accepted);
-        let mut all = is_asked;
-        for key in accepted {
+        let mut waited_for: HashSet<LaneKey> = HashSet::new();
+        for key in std::mem::take(&mut decisions.accepted) {
             if let Some(attempt) = self.waiting.get_mut(&key) {
+                waited_for.extend(self.lanes.lane_of(key.run));
                 attempt.journal(decisions);
-                all = true;
             }
         }
-        if !(all || is_tick) {
+        if waited_for.is_empty() && !is_asked && !is_tick {
             return;
         }
-        for attempt in self.starting.values_mut() {
-            if all || attempt.fetched_at.elapsed() >= MAX_UNJOURNALLED {
+        for (key, attempt) in &mut self.starting {
+            let precedes = || {
+                let lane = self.lanes.lane_of(key.run);
+                lane.is_some_and(|lane| waited_for.contains(&lane))
+            };
+            if is_asked || attempt.fetched_at.elapsed() >= MAX_UNJOURNALLED || precedes() {
                 attempt.journal(decisions);
             }
         }

@@ -17,4 +17,4 @@ mod request;
 mod tests;
 
 pub(crate) use machine::Lanes;
-pub(crate) use request::{LaneRequest, NotStarted, Step};
+pub(crate) use request::{LaneKey, LaneRequest, NotStarted, Step};
