@@ -31,19 +31,33 @@ pub(crate) struct Counters {
     pub(crate) stored_heartbeats: AtomicU64,
     /// Dead letters that were handed to the store, repeated ones included.
     pub(crate) dead_letters: AtomicU64,
+    /// Attempts that ended by reports which this node has applied.
+    ended_attempts: AtomicU64,
+    /// Runs that the node may fire before others end.
+    room_for_fires: AtomicU64,
     pub(crate) times: Times,
     /// Runs that ended by reports which this node has applied, in the order of [`RunState::ALL`].
     ended: [AtomicU64; RunState::ALL.len()],
 }
 
 impl Counters {
-    /// Counts the runs that these reports have ended.
+    /// Counts the runs and the attempts that these reports have ended.
     pub(crate) fn note_ended(&self, ingested: &IngestSummary) {
+        let attempts = ingested.ended + ingested.rescheduled;
+        add(&self.ended_attempts, attempts);
         for (counter, state) in self.ended.iter().zip(RunState::ALL) {
             if let Some(count) = ingested.ended_in.get(&state) {
                 add(counter, *count);
             }
         }
+    }
+
+    pub(crate) fn ended_attempts(&self) -> u64 {
+        self.ended_attempts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_room_for_fires(&self, runs: usize) {
+        self.room_for_fires.store(runs as u64, Ordering::Relaxed);
     }
 
     /// Without what the node holds now.
@@ -57,6 +71,7 @@ impl Counters {
             redelivered_messages: read(&self.redelivered_messages),
             stored_heartbeats: read(&self.stored_heartbeats),
             dead_letters: read(&self.dead_letters),
+            room_for_fires: read(&self.room_for_fires),
             ended: ended.filter(|(state, _)| state.is_terminal()).collect(),
             dispatch_lateness: distribution(&self.times.dispatch_lateness),
             trigger_lateness: distribution(&self.times.trigger_lateness),

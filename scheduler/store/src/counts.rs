@@ -17,6 +17,8 @@ pub struct SchedulerCounts {
     pub stored_heartbeats: u64,
     /// Dead letters that were handed to the store. One that is delivered again counts again.
     pub dead_letters: u64,
+    /// Runs that the scheduler may fire before others end.
+    pub room_for_fires: u64,
     /// Runs that ended by reports which this scheduler applied, by terminal state.
     pub ended: Vec<(RunState, u64)>,
     /// From the due times of runs until the store had them as `dispatching`; 0 for runs that were prepared ahead.

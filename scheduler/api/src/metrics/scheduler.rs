@@ -138,7 +138,7 @@ fn histogram(times: &TimeDistribution) -> Histogram {
 }
 
 /// What a scheduler has in memory now.
-fn held(counts: &SchedulerCounts) -> [Family; 3] {
+fn held(counts: &SchedulerCounts) -> [Family; 4] {
     let sample = |state, value| Sample::with(&[("state", state)], value);
     let (claims, executors) = (counts.held_claims, counts.executors);
     [
@@ -150,6 +150,11 @@ fn held(counts: &SchedulerCounts) -> [Family; 3] {
                 sample("prepared", claims.prepared),
                 sample("unroutable", claims.unroutable),
             ],
+        ),
+        Family::gauge(
+            "room_for_fires",
+            "Runs that this scheduler may fire before others end; while it is small, executors do not keep up.",
+            Sample::only(counts.room_for_fires),
         ),
         Family::gauge(
             "executors",

@@ -9,6 +9,7 @@ use cueline_runtime::{Duty, Next};
 use cueline_store::{ClaimedRun, FireDueRequest, FiredRuns, NodeId, Planner, Store, StoreError};
 
 use super::broadcast_hold::BroadcastHold;
+use super::pace::Pace;
 use super::plan::SchedulePlanner;
 use super::quota_planner::QuotaPlanner;
 use crate::claims::{NodeClaims, is_skipped_if_late};
@@ -39,9 +40,10 @@ pub(crate) struct Claim {
     /// Whether the last turn left due jobs.
     pub(crate) is_behind: bool,
     pub(crate) broadcast_hold: BroadcastHold,
+    pub(crate) pace: Pace,
 }
 
-/// The wait while the node is not registered or has reached its memory limit.
+/// The wait while the node is not registered, has reached its memory limit, or may fire no more runs before others end.
 const BLOCKED_WAIT: Duration = Duration::from_millis(20);
 /// A held fire is planned at most this long after the end of the hold, because the next turn comes soon.
 const HELD_MARGIN_MS: u64 = 1_000;
@@ -80,7 +82,16 @@ impl Claim {
             return Ok(Next::After(wait));
         }
         let more_waiting = self.claim_waiting(node).await?;
-        let more_due = self.fire_due(node).await?;
+        let room = self.room();
+        // While many jobs are due, a batch is full: small ones would cost as much as large ones.
+        if room < if self.is_behind { self.batch } else { 1 } {
+            return Ok(if more_waiting {
+                Next::Now
+            } else {
+                Next::After(BLOCKED_WAIT)
+            });
+        }
+        let more_due = self.fire_due(node, room).await?;
         if more_waiting || more_due {
             return Ok(Next::Now);
         }
@@ -105,8 +116,17 @@ impl Claim {
         Ok(may_be_more)
     }
 
-    /// Fires due jobs. Returns whether there may be more.
-    async fn fire_due(&mut self, node: NodeId) -> Result<bool, StoreError> {
+    /// The runs that may be fired now.
+    fn room(&mut self) -> usize {
+        let room = self
+            .pace
+            .room(self.counters.ended_attempts(), self.clock.now());
+        self.counters.set_room_for_fires(room);
+        room
+    }
+
+    /// Fires due jobs, at most `room` runs and those of one job. Returns whether there may be more.
+    async fn fire_due(&mut self, node: NodeId, room: usize) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let has_all_heartbeats = self.self_check.has_all_heartbeats(now);
         let max_allowance_ms = self.self_check.intervals.all_heartbeats_after_ms + HELD_MARGIN_MS;
@@ -123,7 +143,7 @@ impl Claim {
             broadcasts,
             ..SchedulePlanner::default()
         };
-        let batch = self.batch_now;
+        let batch = self.batch_now.min(room);
         if batch < self.batch {
             planner.max_fire_times = planner.max_fire_times.min(batch);
         }
@@ -148,7 +168,8 @@ impl Claim {
                 return Err(e);
             }
         };
-        self.batch_now = batch.saturating_mul(2).min(self.batch);
+        self.batch_now = self.batch_now.saturating_mul(2).min(self.batch);
+        self.pace.take(fired.runs.len());
         self.runs_per_job = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
         self.is_behind = fired.limit_reached;
         add(&self.counters.fires, fired.runs.len());

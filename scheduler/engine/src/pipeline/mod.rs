@@ -27,6 +27,7 @@ pub(crate) mod ingest;
 pub(crate) mod limited_runs;
 pub(crate) mod manual_trigger;
 pub(crate) mod outstanding_attempts;
+pub(crate) mod pace;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod publish;

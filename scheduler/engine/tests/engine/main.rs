@@ -26,6 +26,7 @@ mod lease_times;
 mod limits;
 mod misfire;
 mod node_loss;
+mod pace;
 mod pauses;
 mod quotas;
 mod random_faults;
