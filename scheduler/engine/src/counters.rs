@@ -31,9 +31,9 @@ pub(crate) struct Counters {
     pub(crate) stored_heartbeats: AtomicU64,
     /// Dead letters that were handed to the store, repeated ones included.
     pub(crate) dead_letters: AtomicU64,
-    /// Attempts that ended by reports which this node has applied.
-    ended_attempts: AtomicU64,
-    /// Runs that the node may fire before others end.
+    /// Reports that this node has applied and by which attempts have started or ended.
+    left_queue: AtomicU64,
+    /// Runs that the node may fire before others start or end.
     room_for_fires: AtomicU64,
     pub(crate) times: Times,
     /// Runs that ended by reports which this node has applied, in the order of [`RunState::ALL`].
@@ -44,7 +44,7 @@ impl Counters {
     /// Counts the runs and the attempts that these reports have ended.
     pub(crate) fn note_ended(&self, ingested: &IngestSummary) {
         let attempts = ingested.ended + ingested.rescheduled;
-        add(&self.ended_attempts, attempts);
+        add(&self.left_queue, attempts);
         for (counter, state) in self.ended.iter().zip(RunState::ALL) {
             if let Some(count) = ingested.ended_in.get(&state) {
                 add(counter, *count);
@@ -52,8 +52,13 @@ impl Counters {
         }
     }
 
-    pub(crate) fn ended_attempts(&self) -> u64 {
-        self.ended_attempts.load(Ordering::Relaxed)
+    /// Long attempts have started.
+    pub(crate) fn note_started(&self, attempts: usize) {
+        add(&self.left_queue, attempts);
+    }
+
+    pub(crate) fn left_queue(&self) -> u64 {
+        self.left_queue.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_room_for_fires(&self, runs: usize) {

@@ -20,9 +20,9 @@ pub struct EngineOptions {
     pub claim_batch: usize,
     /// The most claimed runs in memory; 100,000. At the limit, due runs wait in the store.
     pub max_claimed: usize,
-    /// The most runs that are fired before others end; 20,000, and at least `claim_batch`. Beyond that as many are fired as
-    /// attempts end, and at least 1,000 in 250 ms.
-    pub max_in_flight: usize,
+    /// The most runs that are fired before others start or end; 50,000, and at least `claim_batch`. Beyond that as many are
+    /// fired as attempts start or end, and at least 2,000 in 250 ms.
+    pub max_fires_ahead: usize,
     /// The most runs without a live executor in memory; 10,000. Further ones are released to the store for 10 s.
     pub max_unroutable: usize,
     /// Runs are routed and marked this long before they are due; 25 ms, and up to half a second more if thousands are
@@ -81,7 +81,7 @@ impl Default for EngineOptions {
             poll_ms: 500,
             claim_batch: 2_000,
             max_claimed: 100_000,
-            max_in_flight: 20_000,
+            max_fires_ahead: 50_000,
             max_unroutable: 10_000,
             prepare_ahead_ms: 25,
             dispatch_batch: 4_000,

@@ -252,7 +252,7 @@ impl Parts {
                 trigger: self.trigger(o), attempts: self.attempts(), reconciler: self.reconciler(o)
             })),
             claim: hand!(self => Claim {
-                store, clock, claims, self_check, broker_reach, counters, quotas; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(), pace: Pace::new(o.max_in_flight.max(o.claim_batch)),
+                store, clock, claims, self_check, broker_reach, counters, quotas; runs_per_job: 1, is_behind: false, broadcast_hold: BroadcastHold::default(), pace: Pace::new(o.max_fires_ahead.max(o.claim_batch)),
                 lookahead_ms: o.lookahead_ms, poll_ms: o.poll_ms, batch: o.claim_batch, batch_now: o.claim_batch, max_claimed: o.max_claimed
             }),
             prepare: hand!(self => Prepare {

@@ -59,7 +59,8 @@ pub(crate) const TRANSITION: &str = "
         started_at = coalesce(e.value ->> '$.started_at', CASE WHEN state = 3 THEN started_at END),
         ended_at = e.value ->> '$.ended_at', exit_status = e.value ->> '$.exit_status', message = e.value ->> '$.message',
         output = e.value ->> '$.output', claimed_by = NULL,
-        progress = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE progress END
+        progress = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE progress END,
+        overdue_at = CASE WHEN e.value ->> '$.state' = 0 THEN NULL ELSE overdue_at END
     FROM jsonb_each(?1) e WHERE run.id = e.value ->> '$.run'";
 
 /// A run that is retried over and over gets at most a thousand events.

@@ -17,7 +17,7 @@ pub struct SchedulerCounts {
     pub stored_heartbeats: u64,
     /// Dead letters that were handed to the store. One that is delivered again counts again.
     pub dead_letters: u64,
-    /// Runs that the scheduler may fire before others end.
+    /// Runs that the scheduler may fire before others start or end.
     pub room_for_fires: u64,
     /// Runs that ended by reports which this scheduler applied, by terminal state.
     pub ended: Vec<(RunState, u64)>,

@@ -153,7 +153,7 @@ fn held(counts: &SchedulerCounts) -> [Family; 4] {
         ),
         Family::gauge(
             "room_for_fires",
-            "Runs that this scheduler may fire before others end; while it is small, executors do not keep up.",
+            "Runs that this scheduler may fire before others start or end. While it is small, it fires no faster than that.",
             Sample::only(counts.room_for_fires),
         ),
         Family::gauge(

@@ -43,7 +43,7 @@ pub(crate) struct Claim {
     pub(crate) pace: Pace,
 }
 
-/// The wait while the node is not registered, has reached its memory limit, or may fire no more runs before others end.
+/// The wait while the node is not registered, has reached its memory limit, or may fire no more runs before others start or end.
 const BLOCKED_WAIT: Duration = Duration::from_millis(20);
 /// A held fire is planned at most this long after the end of the hold, because the next turn comes soon.
 const HELD_MARGIN_MS: u64 = 1_000;
@@ -82,9 +82,12 @@ impl Claim {
             return Ok(Next::After(wait));
         }
         let more_waiting = self.claim_waiting(node).await?;
-        let room = self.room();
+        let now = self.clock.now();
+        let room = self.pace.room(self.counters.left_queue(), now);
+        self.counters.set_room_for_fires(room);
         // While many jobs are due, a batch is full: small ones would cost as much as large ones.
-        if room < if self.is_behind { self.batch } else { 1 } {
+        if room < if self.is_behind { self.batch_now } else { 1 } {
+            self.pace.wait(now);
             return Ok(if more_waiting {
                 Next::Now
             } else {
@@ -116,15 +119,6 @@ impl Claim {
         Ok(may_be_more)
     }
 
-    /// The runs that may be fired now.
-    fn room(&mut self) -> usize {
-        let room = self
-            .pace
-            .room(self.counters.ended_attempts(), self.clock.now());
-        self.counters.set_room_for_fires(room);
-        room
-    }
-
     /// Fires due jobs, at most `room` runs and those of one job. Returns whether there may be more.
     async fn fire_due(&mut self, node: NodeId, room: usize) -> Result<bool, StoreError> {
         let now = self.clock.now();
@@ -141,6 +135,7 @@ impl Claim {
                 usize::MAX
             },
             broadcasts,
+            allowance_ms: self.pace.allowance_ms(now),
             ..SchedulePlanner::default()
         };
         let batch = self.batch_now.min(room);
@@ -168,8 +163,14 @@ impl Claim {
                 return Err(e);
             }
         };
-        self.batch_now = self.batch_now.saturating_mul(2).min(self.batch);
-        self.pace.take(fired.runs.len());
+        if batch == self.batch_now {
+            self.batch_now = batch.saturating_mul(2).min(self.batch);
+        }
+        self.counters
+            .set_room_for_fires(self.pace.take(fired.runs.len()));
+        if !fired.limit_reached {
+            self.pace.caught_up();
+        }
         self.runs_per_job = fired.runs.len().div_ceil(fired.due_jobs.max(1)).max(1);
         self.is_behind = fired.limit_reached;
         add(&self.counters.fires, fired.runs.len());

@@ -192,6 +192,9 @@ impl Ingest {
     async fn apply(&self, reports: &[AttemptReport]) -> Result<IngestSummary, StoreError> {
         let ingested = self.store.ingest_reports(reports).await?;
         self.counters.note_ended(&ingested);
+        let started = reports.iter();
+        let started = started.filter(|report| matches!(report.event, AttemptEvent::Started { .. }));
+        self.counters.note_started(started.count());
         let now = self.clock.now();
         self.counters.times.note_ends(reports, &ingested, now);
         let ended = || {

@@ -20,6 +20,8 @@ pub(crate) struct SchedulePlanner {
     pub(crate) max_on_time: usize,
     /// The treatment of broadcast fires after an outage.
     pub(crate) broadcasts: BroadcastRule,
+    /// All fires may be later by this much, in ms, before they count as missed: they waited for the scheduler.
+    pub(crate) allowance_ms: u64,
 }
 
 impl Default for SchedulePlanner {
@@ -29,6 +31,7 @@ impl Default for SchedulePlanner {
             max_fire_times: 5_000,
             max_on_time: usize::MAX,
             broadcasts: BroadcastRule::default(),
+            allowance_ms: 0,
         }
     }
 }
@@ -118,7 +121,8 @@ impl Planner for SchedulePlanner {
 impl SchedulePlanner {
     /// A fire time before this instant is missed.
     fn missed_before(&self, job: &Job, now: Timestamp) -> Timestamp {
-        let missed_before = now.minus_ms(job.spec.misfire.grace.as_millis());
+        let grace_ms = job.spec.misfire.grace.as_millis();
+        let missed_before = now.minus_ms(grace_ms.saturating_add(self.allowance_ms));
         if job.spec.route == Route::Broadcast {
             return missed_before.minus_ms(self.broadcasts.allowance_ms);
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::decisions::Decisions;
 use super::state::EventLoop;
 use crate::identity::AttemptKey;
-use crate::lanes::LaneKey;
+use crate::lanes::{LaneKey, LaneRequest};
 
 /// How long a record may take before the triggers that wait for it are journalled as accepted. It is far below the 30 s
 /// after which NATS delivers an unacked trigger again.
@@ -28,19 +28,16 @@ impl EventLoop {
         let mut waited_for: HashSet<LaneKey> = HashSet::new();
         for key in std::mem::take(&mut decisions.accepted) {
             if let Some(attempt) = self.waiting.get_mut(&key) {
-                waited_for.extend(self.lanes.lane_of(key.run));
+                waited_for.insert(LaneRequest::of(&attempt.trigger).lane);
                 attempt.journal(decisions);
             }
         }
         if waited_for.is_empty() && !is_asked && !is_tick {
             return;
         }
-        for (key, attempt) in &mut self.starting {
-            let precedes = || {
-                let lane = self.lanes.lane_of(key.run);
-                lane.is_some_and(|lane| waited_for.contains(&lane))
-            };
-            if is_asked || attempt.fetched_at.elapsed() >= MAX_UNJOURNALLED || precedes() {
+        for attempt in self.starting.values_mut() {
+            let is_waited_for = waited_for.contains(&LaneRequest::of(&attempt.trigger).lane);
+            if is_asked || is_waited_for || attempt.fetched_at.elapsed() >= MAX_UNJOURNALLED {
                 attempt.journal(decisions);
             }
         }

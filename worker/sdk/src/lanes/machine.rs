@@ -91,11 +91,6 @@ impl Lanes {
         Some(next.unwrap_or(held.attempt))
     }
 
-    /// The lane in which the run's attempt waits or runs.
-    pub(crate) fn lane_of(&self, run: RunKey) -> Option<LaneKey> {
-        Some(self.runs.get(&run)?.lane)
-    }
-
     /// Sets the most attempts that run at once. Running attempts are left alone.
     pub(crate) fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
