@@ -24,7 +24,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 use cueline_interface::{Deferred, Failure, Out, say};
 
-use args::{Cli, Command};
+use args::{Cli, Command, Options, PrepareCommand, ProgramCommand};
 pub use components::Native;
 use config::{Loaded, RoleArgs};
 
@@ -40,12 +40,12 @@ pub fn main_with_native(args: impl IntoIterator<Item = OsString>, native: Native
 
 /// Not generic, to be compiled in this crate and not in each program.
 fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
-    let parsed = Cli::command()
+    let parsed = Cli::definition(&args)
         .try_get_matches_from(args)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let cli = match parsed {
         Ok((mut cli, matches)) => {
-            cli.server.note_sources(&matches);
+            cli.options.server.note_sources(&matches);
             let refused = refuse_client_options(&matches)
                 .or_else(|| refuse_other_server(&matches))
                 .or_else(|| refuse_namespace(&matches));
@@ -63,7 +63,7 @@ fn execute(args: Vec<OsString>, native: Native) -> ExitCode {
     };
     let mut runtime = match cli.command {
         // It mostly waits, and there is one beside each worker.
-        Command::Guard(_) => tokio::runtime::Builder::new_current_thread(),
+        Command::Program(ProgramCommand::Guard(_)) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime.enable_all().build();
@@ -155,21 +155,30 @@ fn refuse_namespace(matches: &ArgMatches) -> Option<Failure> {
 }
 
 async fn run(cli: Cli, native: Native) -> Result<(), Failure> {
-    let out = Out::new(cli.output);
-    let whole = || cueline_interface::whole(Cli::command);
+    let Options { server, output } = cli.options;
+    let out = Out::new(output);
     match cli.command {
-        Command::Jobs(command) => command.run(cli.server, out).await,
-        Command::Access(command) => command.run(cli.server, out).await,
+        Command::Jobs(command) => command.run(server, out).await,
+        Command::Access(command) => command.run(server, out).await,
         Command::Role(args) => role(args, native).await,
-        Command::Migrate(Deferred(args)) => migrate::run(out, &args).await,
-        Command::Config(Deferred(command)) => config::check::run(out, command),
-        Command::Completion(Deferred(args)) => completion::completion(out, whole(), &args),
-        Command::Man(Deferred(args)) => completion::man(out, whole(), &args),
+        Command::Prepare(PrepareCommand::Migrate(Deferred(args))) => migrate::run(out, &args).await,
+        Command::Prepare(PrepareCommand::Config(Deferred(command))) => {
+            config::check::run(out, command)
+        }
+        Command::Program(command) => program(command, out).await,
+    }
+}
+
+async fn program(command: ProgramCommand, out: Out) -> Result<(), Failure> {
+    let whole = || cueline_interface::whole(Cli::command);
+    match command {
+        ProgramCommand::Completion(Deferred(args)) => completion::completion(out, whole(), &args),
+        ProgramCommand::Man(Deferred(args)) => completion::man(out, whole(), &args),
         #[cfg(feature = "bench")]
-        Command::Bench(Deferred(args)) => Ok(bench::run(out, args).await?),
+        ProgramCommand::Bench(Deferred(args)) => Ok(bench::run(out, args).await?),
         #[cfg(feature = "bench")]
-        Command::BenchWorker(Deferred(args)) => Ok(bench::run_worker(args).await?),
-        Command::Guard(Deferred(args)) => Ok(guard::run(args.id).await?),
+        ProgramCommand::BenchWorker(Deferred(args)) => Ok(bench::run_worker(args).await?),
+        ProgramCommand::Guard(Deferred(args)) => Ok(guard::run(args.id).await?),
     }
 }
 

@@ -11,6 +11,7 @@ mod imports;
 mod keys;
 mod migrate;
 mod offline;
+mod program;
 mod repeated;
 mod server;
 mod tls;

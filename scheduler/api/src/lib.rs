@@ -57,10 +57,10 @@ pub mod view;
 mod windows;
 mod worker_keys;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post, put};
 use cueline_model::DurationMs;
@@ -68,6 +68,7 @@ use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
 use cueline_store::{Accounts, Audit, Store};
 use tokio::time::Instant;
+use tower::ServiceExt as _;
 
 use access::{Logins, Refusals};
 use accounts::{login, openid as openid_login, setup, tokens, user_list, users};
@@ -201,9 +202,24 @@ impl ApiState {
 /// needs none with [`metrics_public`](ApiState::metrics_public). A path under `/api/v1/namespaces/{namespace}` is the one
 /// under `/api/v1` for that namespace. Other paths are for the namespace `default`. Each handler has an annotation for the
 /// OpenAPI document, and `reference` lists it.
-#[expect(clippy::too_many_lines, reason = "a table")]
+///
+/// Probes and scrapes need three routes. A scheduler that gets nothing else does not make the table of the others.
 pub fn router(state: ApiState) -> Router {
     let state = Arc::new(state);
+    let (others, of_others) = (OnceLock::new(), state.clone());
+    let other = Arc::new(move || others.get_or_init(|| other_routes(&of_others)).clone());
+    Router::new()
+        .route("/livez", get(system::livez))
+        .route("/readyz", get(system::readyz))
+        .route("/metrics", get(metrics::show))
+        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(from_fn_with_state(state.clone(), layers::outer))
+        .with_state(state)
+        .fallback(async move |request: Request| other().oneshot(request).await)
+}
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn other_routes(state: &SharedState) -> Router {
     let api = Router::new()
         .route("/", get(system::index))
         .merge(accounts())
@@ -341,16 +357,13 @@ pub fn router(state: ApiState) -> Router {
         .layer(from_fn_with_state(state.clone(), layers::inner))
         .merge(public());
     let routes = Router::new()
-        .route("/livez", get(system::livez))
-        .route("/readyz", get(system::readyz))
-        .route("/metrics", get(metrics::show))
         .route("/api/openapi.json", get(reference::document))
         .route("/api/docs", get(reference::page))
         .nest("/api/v1", api)
         .fallback(problem::no_such_path)
         .method_not_allowed_fallback(problem::no_such_method)
         .layer(from_fn_with_state(state.clone(), layers::outer))
-        .with_state(state);
+        .with_state(state.clone());
     namespace::route(routes).layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
 }
 

@@ -143,21 +143,18 @@ impl<'de> Deserialize<'de> for Zone {
 
 /// Reads the rules of all zones in use, and of `others`, from the machine's database. Returns their digests, sorted by name.
 ///
-/// A zone that the database does not have any more keeps its rules. This reads a small file for each zone.
+/// A zone that the database does not have any more keeps its rules. This reads a small file for each zone, and nothing if
+/// there is no zone.
 pub fn refresh(others: &[String]) -> Vec<ZoneDigest> {
+    if others.is_empty() && in_use().is_empty() {
+        return Vec::new();
+    }
     jiff::tz::db().reset();
     for name in others {
         // An unknown name is of a machine with a newer database. No schedule of this process uses it.
         let _ = Zone::get(name);
     }
-    let zones: Vec<Zone> = {
-        let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        in_use
-            .values()
-            .filter(|zone| !zone.is_utc())
-            .cloned()
-            .collect()
-    };
+    let zones = in_use();
     for zone in &zones {
         if let Ok(rules) = TimeZone::get(zone.name()) {
             let mut present = zone.0.rules.write().unwrap_or_else(PoisonError::into_inner);
@@ -165,6 +162,15 @@ pub fn refresh(others: &[String]) -> Vec<ZoneDigest> {
         }
     }
     zones.iter().map(Zone::digest).collect()
+}
+
+/// The zones in use whose rules may change, sorted by name.
+fn in_use() -> Vec<Zone> {
+    let all = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    all.values()
+        .filter(|zone| !zone.is_utc())
+        .cloned()
+        .collect()
 }
 
 /// FNV-1a over the changes of the clocks. The result is the same on every machine with the same rules.
