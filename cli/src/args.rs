@@ -86,8 +86,8 @@ pub(crate) enum ProgramCommand {
 }
 
 impl Cli {
-    /// The definition of the command line `args`, program name first. If the first argument names a command, it has no other
-    /// one: those of its family alone are made. clap would also copy all options to each command.
+    /// The definition of the command line `args`, program name first. If the first argument names a command, the others are
+    /// left out. Defining all of them takes memory that a process keeps, not least because clap copies all options to each.
     pub(crate) fn definition(args: &[OsString]) -> clap::Command {
         type Family = (fn(&str) -> bool, fn(clap::Command) -> clap::Command);
         fn family<T: Subcommand>() -> Family {
@@ -151,6 +151,9 @@ mod tests {
                 &["--help"],
                 &["-h"],
                 &["--nonsense"],
+                &["--version"],
+                &["help"],
+                &["--output", "json"],
                 &["--url", "x"],
             ] {
                 let words = ["cueline", name.as_str()]

@@ -216,6 +216,7 @@ pub fn router(state: ApiState) -> Router {
         .layer(from_fn_with_state(state.clone(), layers::outer))
         .with_state(state)
         .fallback(async move |request: Request| other().oneshot(request).await)
+        .with_state(())
 }
 
 #[expect(clippy::too_many_lines, reason = "a table")]

@@ -1,7 +1,7 @@
 //! The namespace of a request.
 //!
 //! Each path under `/api/v1/namespaces/{namespace}` is the path under `/api/v1` without that part. It is taken out before
-//! the request is routed, so that there is one table of routes, and [`axum::extract::MatchedPath`] never has a namespace.
+//! the request is routed, so that each route is in the table once, and [`axum::extract::MatchedPath`] never has a namespace.
 //! Handlers read names with [`InNamespace`], which refuses those of another namespace.
 
 use axum::Router;

@@ -144,7 +144,7 @@ impl<'de> Deserialize<'de> for Zone {
 /// Reads the rules of all zones in use, and of `others`, from the machine's database. Returns their digests, sorted by name.
 ///
 /// A zone that the database does not have any more keeps its rules. This reads a small file for each zone, and nothing if
-/// there is no zone.
+/// there is no zone but UTC.
 pub fn refresh(others: &[String]) -> Vec<ZoneDigest> {
     if others.is_empty() && in_use().is_empty() {
         return Vec::new();
