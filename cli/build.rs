@@ -11,7 +11,7 @@ const SINCE: (u32, u32) = (2, 36);
 /// memory. Packed, the list takes 14 KB.
 ///
 /// A program with a packed list does not start where the C library is older than [`SINCE`]. One that is built with an older
-/// library has no packed list, and starts everywhere.
+/// library has no packed list, and starts with newer ones as well.
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let is_for_this_machine = ["TARGET", "HOST"]
