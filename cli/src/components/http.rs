@@ -15,8 +15,8 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use cueline_api::metrics::{self, Family};
-use cueline_api::{ServerLimits, Tls, TlsFiles};
+use cueline_http::metrics::{self, Family};
+use cueline_http::{ServerLimits, Tls, TlsFiles};
 use cueline_runtime::{Activator, Stop, duty};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinHandle;
@@ -59,11 +59,11 @@ impl Http {
         let router = gate(ready.clone());
         let tasks = match tls {
             None => {
-                let server = cueline_api::serve(listener, router, limits, stop.clone());
+                let server = cueline_http::serve(listener, router, limits, stop.clone());
                 vec![tokio::spawn(server)]
             }
             Some((tls, reload)) => {
-                let server = cueline_api::serve_tls(listener, tls, router, limits, stop.clone());
+                let server = cueline_http::serve_tls(listener, tls, router, limits, stop.clone());
                 let reload = duty::run(reload, Activator::new(), stop.clone());
                 vec![tokio::spawn(server), tokio::spawn(reload)]
             }
@@ -88,7 +88,7 @@ impl Http {
         std::fs::set_permissions(socket, Permissions::from_mode(0o600))?;
         let limits = ServerLimits::of_connections(MAX_COMMANDS);
         let router = gate(self.ready.clone());
-        let server = cueline_api::serve(listener, router, limits, self.stop.clone());
+        let server = cueline_http::serve_on_socket(listener, router, limits, self.stop.clone());
         self.tasks.push(tokio::spawn(server));
         Ok(())
     }
@@ -189,7 +189,7 @@ pub(crate) fn health(
 #[cfg(test)]
 mod tests {
     use axum::body::{Body, to_bytes};
-    use cueline_api::metrics::Sample;
+    use cueline_http::metrics::Sample;
 
     use super::*;
 

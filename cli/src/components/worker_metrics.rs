@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cueline_api::metrics::{Family, Histogram, Sample};
+use cueline_http::metrics::{Family, Histogram, Sample};
 use cueline_worker::{Readiness, TimeCounts, WorkerCounts, WorkerTimes};
 
 /// The sums over these executors. A process has at most 64 of them.
@@ -131,7 +131,7 @@ fn histogram(counts: &TimeCounts) -> Histogram {
 
 #[cfg(test)]
 mod tests {
-    use cueline_api::metrics::text;
+    use cueline_http::metrics::text;
     use cueline_test_support::{documented_metrics, served_metrics};
 
     use super::*;

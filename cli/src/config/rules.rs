@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cueline_api::TlsFiles;
 use cueline_handlers::SecretSources;
 use cueline_handlers::http::AddressPolicy;
+use cueline_http::TlsFiles;
 use cueline_interface::BadInput;
 use cueline_model::{DurationMs, ExecutorName};
 use cueline_protocol::{SigningKeys, VerifyingKeys};

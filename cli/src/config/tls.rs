@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cueline_api::{Tls, TlsFile, TlsFiles};
+use cueline_http::{Tls, TlsFile, TlsFiles};
 
 use super::settings::Settings;
 use super::values;

@@ -7,12 +7,12 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
+use cueline_http::BodyTimeout;
 use cueline_model::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::instant::instant;
 use crate::problem::{FieldProblem, FieldProblems, Problem};
-use crate::server::BodyTimeout;
 use crate::{MAX_SMALL_BODY_BYTES, SharedState, strict_json};
 
 /// A body: an object, or nothing at all.

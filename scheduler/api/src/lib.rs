@@ -45,7 +45,6 @@ mod reference;
 mod retention;
 mod runs;
 mod scripts;
-mod server;
 mod settle;
 mod store_ports;
 mod strict_json;
@@ -63,6 +62,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{delete, get, post, put};
+use cueline_http::metrics::Family;
 use cueline_model::DurationMs;
 use cueline_runtime::Stop;
 use cueline_store::admin::SchedulerAdmin;
@@ -75,7 +75,7 @@ use accounts::{login, openid as openid_login, setup, tokens, user_list, users};
 use events::Events;
 use forecast::Forecasts;
 use large::LargeRequests;
-use metrics::{Family, ProcessMetrics, RequestCounts, Sources};
+use metrics::{ProcessMetrics, RequestCounts, Sources};
 
 pub use access::SetupSecret;
 pub use events::MAX_EVENT_STREAMS;
@@ -84,10 +84,6 @@ pub use large::MAX_SMALL_BODY_BYTES;
 pub use problem::{FieldProblem, Problem};
 pub use reference::openapi_json;
 pub use retention::ServerRetention;
-pub use server::{
-    Listener, MAX_HEAD_BYTES, MAX_HEADERS, Peer, PeerAddress, ServerLimits, Tls, TlsError, TlsFile,
-    TlsFiles, TlsReload, serve, serve_tls,
-};
 pub use store_ports::StorePorts;
 pub use token::AdminToken;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Each crate, and the crates of the workspace that its normal dependencies may name.
-const ALLOWED: [(&str, &[&str]); 22] = [
+const ALLOWED: [(&str, &[&str]); 23] = [
     ("cueline-model", &[]),
     ("cueline-runtime", &[]),
     ("cueline-broker", &[]),
@@ -28,9 +28,11 @@ const ALLOWED: [(&str, &[&str]); 22] = [
             "cueline-runtime",
         ],
     ),
+    ("cueline-http", &["cueline-runtime"]),
     (
         "cueline-api",
         &[
+            "cueline-http",
             "cueline-model",
             "cueline-protocol",
             "cueline-store",

@@ -5,6 +5,7 @@
 use axum::http::header::{AUTHORIZATION, COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method};
+use cueline_http::Peer;
 use cueline_model::{Access, ActorKind};
 use cueline_store::Principal;
 
@@ -13,7 +14,6 @@ use super::cookie;
 use super::secret::{ApiTokenText, Secret};
 use crate::ApiState;
 use crate::problem::Problem;
-use crate::server::Peer;
 
 /// A session that is not used for this time ends: 12 hours.
 const SESSION_IDLE_MS: u64 = 12 * 3_600 * 1_000;

@@ -1,15 +1,11 @@
 //! Who sends a request, and what they may do.
 
-use std::convert::Infallible;
-
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
+use cueline_http::{Peer, PeerAddress};
 use cueline_model::{Access, AccessScope, Actor, ActorKind, Grant, GroupName, Namespace, Right};
 use cueline_store::UserId;
 
 use super::secret::Secret;
 use crate::problem::Problem;
-use crate::server::{Peer, PeerAddress};
 
 /// How the sender has proven who they are.
 #[derive(Debug, Clone)]
@@ -156,14 +152,5 @@ pub(crate) fn actor(kind: ActorKind, name: &str, address: PeerAddress) -> Actor 
     match address {
         PeerAddress::Unknown => actor,
         known => actor.from_address(known.to_string()),
-    }
-}
-
-/// For handlers that need no caller.
-impl<S: Send + Sync> FromRequestParts<S> for Peer {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(parts.extensions.get().copied().unwrap_or(Self::UNKNOWN))
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cueline_http::PeerAddress;
 use cueline_model::Actor;
 use cueline_store::{Audit, AuditResult, NewAuditEntry};
 use tokio::time::Instant;
@@ -12,7 +13,6 @@ use super::refusals::Refusals;
 use super::setup::Setup;
 use super::throttle::Throttle;
 use crate::problem::Problem;
-use crate::server::PeerAddress;
 
 /// The action of refused logins in the audit log.
 const ACTION: &str = "session.login";

@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
+use cueline_http::PeerAddress;
 use cueline_store::name_key;
 use tokio::time::Instant;
-
-use crate::server::PeerAddress;
 
 /// The most names, and the most addresses, that are remembered.
 const MAX_ENTRIES: usize = 10_000;

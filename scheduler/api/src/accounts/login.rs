@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::http::header::{CACHE_CONTROL, HeaderName, SET_COOKIE};
 use axum::http::{StatusCode, Uri};
+use cueline_http::Peer;
 use cueline_model::ActorKind;
 use cueline_store::{ErrorKind, Login, StoredUser};
 
@@ -15,7 +16,6 @@ use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::problem::Problem;
 use crate::query;
-use crate::server::Peer;
 use crate::view::{CallerKind, LoginAnswer, SessionView};
 use crate::{ApiState, SharedState};
 

@@ -4,6 +4,7 @@ use axum::extract::{Query, State};
 use axum::http::header::{CACHE_CONTROL, COOKIE, HeaderName, LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::AppendHeaders;
+use cueline_http::Peer;
 use cueline_store::Login;
 
 use super::login::{NO_SESSION, SESSION_VALID_S, UNKNOWN_USER, new_session, refused};
@@ -15,7 +16,6 @@ use crate::openapi;
 use crate::openid::{LoginFailure, OpenId, Pending, StateError, VALID_S};
 use crate::problem::Problem;
 use crate::query;
-use crate::server::Peer;
 use crate::{ApiState, SharedState};
 
 /// The cookie of a login that has begun.

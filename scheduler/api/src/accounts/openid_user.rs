@@ -2,6 +2,7 @@
 //!
 //! A user is found by issuer and subject only. A name never leads to a user, because a person may choose it at the provider.
 
+use cueline_http::Peer;
 use cueline_model::{ActorKind, Grant};
 use cueline_store::{ErrorKind, Login, NewUser, StoredUser, UserChange};
 
@@ -10,7 +11,6 @@ use crate::ApiState;
 use crate::access::actor;
 use crate::openid::{Identity, OpenId};
 use crate::problem::Problem;
-use crate::server::Peer;
 
 /// How often a change of a user is tried, when other changes of the same user come between.
 const MAX_TRIES: usize = 3;

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
+use cueline_http::Peer;
 use cueline_model::{ActorKind, Grant};
 use cueline_store::{ErrorKind, Login, NewUser};
 use tokio::time::Instant;
@@ -16,7 +17,6 @@ use crate::namespace::NoNamespace;
 use crate::openapi;
 use crate::problem::Problem;
 use crate::query;
-use crate::server::Peer;
 use crate::view::UserView;
 
 /// The actor in the audit log, because there is no user yet.

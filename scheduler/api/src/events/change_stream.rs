@@ -250,13 +250,13 @@ pub(super) fn message(name: &str, data: &str) -> Message {
 
 #[cfg(test)]
 mod tests {
+    use cueline_http::Peer;
     use cueline_runtime::Stop;
 
     use super::super::event::Event;
     use super::super::feed::Running;
     use super::super::ring::KEPT_EVENTS;
     use super::*;
-    use crate::server::Peer;
 
     /// What the administrator asks for.
     fn asked(query: &str) -> Filter {

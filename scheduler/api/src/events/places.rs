@@ -122,9 +122,10 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use cueline_http::Peer;
+
     use super::*;
     use crate::access::Secret;
-    use crate::server::Peer;
 
     fn program(id: &str) -> Holder {
         Holder::Program(id.to_owned())

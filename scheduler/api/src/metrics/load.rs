@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cueline_http::metrics::{Family, Sample, TimeSample};
 use cueline_store::PoolUse;
 use cueline_store::admin::QueueDepth;
 
-use super::exposition::{Family, Sample, TimeSample};
 use super::sources::Reading;
 
 /// The most executors whose queues have a series of their own, by name. The others share one.
@@ -85,7 +85,7 @@ mod tests {
     use cueline_store::OldestQueued;
 
     use super::*;
-    use crate::metrics::exposition::text;
+    use cueline_http::metrics::text;
 
     fn depth(executor: &str) -> QueueDepth {
         QueueDepth {

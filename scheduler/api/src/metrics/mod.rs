@@ -1,6 +1,5 @@
 //! `/metrics`: numbers of this process for Prometheus. `docs/metrics.md` lists them, and a test compares both.
 
-mod exposition;
 mod load;
 mod requests;
 mod scheduler;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{Uri, header};
 use axum::response::IntoResponse;
+use cueline_http::metrics::{CONTENT_TYPE, Family, text};
 
 use crate::SharedState;
 use crate::problem::Problem;
@@ -18,7 +18,6 @@ use crate::query;
 
 use scheduler::Numbers;
 
-pub use exposition::{CONTENT_TYPE, Family, Histogram, Sample, TimeSample, text};
 pub(crate) use requests::RequestCounts;
 pub(crate) use sources::Sources;
 

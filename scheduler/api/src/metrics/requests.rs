@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::StatusCode;
-
-use super::exposition::{Family, Sample};
+use cueline_http::metrics::{Family, Sample};
 
 /// The most pairs of route and status that are counted apart. There are fewer; further ones would count as [`OTHER`].
 const MAX_PAIRS: usize = 1_000;

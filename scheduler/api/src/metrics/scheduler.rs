@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cueline_http::metrics::{Family, Histogram, Sample, TimeSample};
 use cueline_model::RunState;
 use cueline_store::admin::{QueueDepth, SinceStart};
 use cueline_store::{QuotaRefusals, SchedulerCounts, StoreStats, TimeDistribution};
 
-use super::exposition::{Family, Histogram, Sample, TimeSample};
 use super::load::{self, MAX_EXECUTORS, OTHER};
 use super::sources::Reading;
 
@@ -352,7 +352,7 @@ fn sources(reading: &Reading) -> Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::exposition::text;
+    use cueline_http::metrics::text;
 
     fn executor(n: usize) -> QueueDepth {
         QueueDepth {

@@ -228,13 +228,13 @@ mod tests {
 
     #[test]
     fn the_description_has_the_limits_of_heads() {
-        let kib = crate::server::MAX_HEAD_BYTES / 1_024;
+        let kib = cueline_http::MAX_HEAD_BYTES / 1_024;
         let (_, text) = DESCRIPTIONS
             .into_iter()
             .find(|(refusal, _)| *refusal == LARGE_HEAD)
             .expect("a description");
         assert!(text.contains(&format!("{kib} KiB")), "{text}");
-        let headers = crate::server::MAX_HEADERS;
+        let headers = cueline_http::MAX_HEADERS;
         assert!(text.contains(&format!("{headers} headers")), "{text}");
     }
 }

@@ -6,7 +6,7 @@ use crate::behaviour::{apply, dispatching, log_line, report, triggered};
 use crate::openapi::{by_name, document, errors};
 use crate::raw::{Raw, request};
 use crate::server::{DEADLINE, Server, TOKEN, until};
-use cueline_api::ServerLimits;
+use cueline_http::ServerLimits;
 use cueline_model::{AttemptEvent, ExecutorId, Heartbeat, Outcome, OutcomeKind, Session};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};

@@ -106,7 +106,7 @@ pub(crate) fn posted(headers: &[&str], body: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn heads_that_are_too_large() {
-    let long = "x".repeat(2 * cueline_api::MAX_HEAD_BYTES);
+    let long = "x".repeat(2 * cueline_http::MAX_HEAD_BYTES);
     let value = format!("X-Long: {long}");
     assert_refused(&[
         ("too many headers", headers(150), &[431]),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cueline_api::ServerLimits;
+use cueline_http::ServerLimits;
 use cueline_model::JobSpec;
 use cueline_store::UserChange;
 use reqwest::{Method, header};

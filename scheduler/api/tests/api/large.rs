@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use cueline_api::{MAX_SMALL_BODY_BYTES, ServerLimits};
+use cueline_api::MAX_SMALL_BODY_BYTES;
+use cueline_http::ServerLimits;
 use serde_json::{Value, json};
 
 use crate::raw::Raw;

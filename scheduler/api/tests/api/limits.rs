@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cueline_api::ServerLimits;
+use cueline_http::ServerLimits;
 use tokio::task::JoinSet;
 
 use crate::hostile::assert_alive;
@@ -212,7 +212,7 @@ async fn a_stop_answers_the_request_in_progress_and_closes_the_others() {
     let listener = listener.expect("a port");
     let address = listener.local_addr().expect("an address");
     let router = cueline_api::router(state);
-    let serving = tokio::spawn(cueline_api::serve(listener, router, PATIENT, stop.clone()));
+    let serving = tokio::spawn(cueline_http::serve(listener, router, PATIENT, stop.clone()));
 
     let mut idle = Raw::to(address).await;
     idle.send(&request("GET /livez HTTP/1.1", &[], b"")).await;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cueline_api::ServerLimits;
 use cueline_api::openid::{
     CALLBACK_PATH, GrantMapping, GrantRule, OpenId, OpenIdSettings, TOKENS_VALID,
 };
+use cueline_http::ServerLimits;
 use cueline_model::{DurationMs, Grant, Role};
 use cueline_store::{AuditFilter, AuditResult};
 use reqwest::{Client, Response, Url, header};

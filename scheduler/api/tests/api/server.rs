@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cueline_api::{ApiState, ServerLimits, StorePorts, router};
+use cueline_api::{ApiState, StorePorts, router};
+use cueline_http::ServerLimits;
 use cueline_runtime::Stop;
 use cueline_store::Store;
 use cueline_store_sqlite::{SqliteOptions, SqliteStore};
@@ -89,7 +90,7 @@ impl Server {
         let address = listener.local_addr().expect("an address");
         let base = format!("http://{address}");
         // The state's stop ends waiting requests. The server itself ends with the test.
-        let serving = cueline_api::serve(listener, router(state), limits, Stop::new());
+        let serving = cueline_http::serve(listener, router(state), limits, Stop::new());
         tokio::spawn(serving);
         cueline_runtime::tls::install_provider();
         Self {

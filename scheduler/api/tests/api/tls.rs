@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use cueline_api::{ServerLimits, Tls, TlsFile, TlsFiles, TlsReload};
+use cueline_http::{ServerLimits, Tls, TlsFile, TlsFiles, TlsReload};
 use cueline_runtime::{Duty as _, Next, Stop};
 use cueline_test_support::Authority;
 use rustls::pki_types::pem::PemObject as _;
@@ -80,7 +80,7 @@ impl Server {
         let address = listener.local_addr().expect("an address");
         let router = Router::new().route("/livez", get(async || "ok\n"));
         let stop = Stop::new();
-        let serving = cueline_api::serve_tls(listener, tls, router, limits, stop.clone());
+        let serving = cueline_http::serve_tls(listener, tls, router, limits, stop.clone());
         Self {
             address,
             files,

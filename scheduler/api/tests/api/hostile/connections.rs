@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cueline_api::ServerLimits;
+use cueline_http::ServerLimits;
 
 use crate::hostile::{assert_alive, assert_fires, get, plain, posted};
 use crate::raw::{Raw, request};

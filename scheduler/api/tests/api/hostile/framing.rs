@@ -149,7 +149,7 @@ async fn lines_that_a_proxy_may_divide_differently() {
 async fn chunks_that_a_proxy_may_read_differently() {
     // One more than the most extensions, and one more than the most trailers. Nothing follows that could stay unread.
     let extension = [&b"1;"[..], "x".repeat(16 * 1024).as_bytes()].concat();
-    let trailers = format!("0\r\n{}", "A: 1\r\n".repeat(cueline_api::MAX_HEADERS + 1));
+    let trailers = format!("0\r\n{}", "A: 1\r\n".repeat(cueline_http::MAX_HEADERS + 1));
     assert_answered(&[
         ("no size", chunks(b"zz\r\n{}\r\n0\r\n\r\n"), 400),
         ("a size with a sign", chunks(b"+2\r\n{}\r\n0\r\n\r\n"), 400),

@@ -1,6 +1,6 @@
 //! Headers that are many or large, that pretend another sender, or that ask for what the server does not do.
 
-use cueline_api::MAX_HEAD_BYTES;
+use cueline_http::MAX_HEAD_BYTES;
 use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -35,7 +35,7 @@ async fn many_and_large_headers() {
         request("GET /livez HTTP/1.1", &lines, b"")
     };
     // The request has two further headers.
-    let most = cueline_api::MAX_HEADERS - 2;
+    let most = cueline_http::MAX_HEADERS - 2;
     let unfinished = of_head(2 * MAX_HEAD_BYTES);
     assert_answered(&[
         ("as many cookies as headers are allowed", cookies(most), 200),

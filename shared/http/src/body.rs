@@ -15,7 +15,7 @@ use super::table::Busy;
 /// A request's body did not arrive in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("failed to read the body within {} s", .0.as_secs())]
-pub(crate) struct BodyTimeout(pub(crate) Duration);
+pub struct BodyTimeout(pub Duration);
 
 /// A request's body that has to arrive before a deadline.
 pub(super) struct TimedBody {

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -26,8 +27,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// A warning that connections wait is repeated after this time at the earliest.
 const WARN_EVERY: Duration = Duration::from_mins(1);
 
+/// A server until it has stopped. Boxed, so its code is made in this crate: every process has one (docs/adr/0050-code-by-use.md).
+pub type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Where clients connect to.
-pub trait Listener: Send + 'static {
+trait Listener: Send + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -79,20 +83,30 @@ impl Listener for UnixListener {
 ///
 /// A failed accept never ends the server. Without a free descriptor, it closes the connection that has waited longest for
 /// a request and tries again.
-pub async fn serve<L: Listener>(listener: L, router: Router, limits: ServerLimits, stop: Stop) {
-    serve_with(listener, Plain, router, limits, stop).await;
+pub fn serve(listener: TcpListener, router: Router, limits: ServerLimits, stop: Stop) -> Serving {
+    Box::pin(serve_with(listener, Plain, router, limits, stop))
+}
+
+/// Like [`serve`], for processes on this machine.
+pub fn serve_on_socket(
+    listener: UnixListener,
+    router: Router,
+    limits: ServerLimits,
+    stop: Stop,
+) -> Serving {
+    Box::pin(serve_with(listener, Plain, router, limits, stop))
 }
 
 /// Like [`serve`], and each connection begins with a TLS handshake. It takes place beside the accepting of others, so a
 /// slow one delays none of them.
-pub async fn serve_tls<L: Listener>(
-    listener: L,
+pub fn serve_tls(
+    listener: TcpListener,
     tls: Tls,
     router: Router,
     limits: ServerLimits,
     stop: Stop,
-) {
-    serve_with(listener, tls, router, limits, stop).await;
+) -> Serving {
+    Box::pin(serve_with(listener, tls, router, limits, stop))
 }
 
 async fn serve_with<L, H>(

@@ -1,7 +1,11 @@
 //! Where a request comes from.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +63,14 @@ impl Peer {
         address: PeerAddress::Unknown,
         has_tls: false,
     };
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Peer {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().copied().unwrap_or(Self::UNKNOWN))
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Serves a router on a listener, with or without TLS, within limits.
+//! What each process serves over HTTP: a router on a listener, with or without TLS, and the format of [`metrics`].
 //!
 //! A client that sends slowly, sends nothing, or opens many connections must not take descriptors or memory from the rest
-//! of the process. Each limit below has a stated effect. This module knows connections and requests, and no path of the
-//! API.
+//! of the process. Each limit below has a stated effect. This crate knows connections and requests, and no path.
 
 mod accept;
 mod body;
 mod connection;
 mod handshake;
+pub mod metrics;
 mod peer;
 mod table;
 mod tls;
@@ -15,9 +15,8 @@ mod write_limit;
 
 use std::time::Duration;
 
-pub(crate) use body::BodyTimeout;
-
-pub use accept::{Listener, serve, serve_tls};
+pub use accept::{Serving, serve, serve_on_socket, serve_tls};
+pub use body::BodyTimeout;
 pub use peer::{Peer, PeerAddress};
 pub use tls::{Tls, TlsError, TlsFile, TlsFiles, TlsReload};
 
