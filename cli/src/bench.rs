@@ -18,6 +18,7 @@ use cueline_protocol::origin::EnrolmentToken;
 use cueline_runtime::Lifecycle;
 use cueline_store::Store;
 use cueline_worker::{KeyFile, Worker, WorkerIdentity};
+use tokio::task::spawn_blocking;
 
 use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, StoreSettings, StoreUrl,
@@ -190,24 +191,32 @@ async fn run_light_executors(
         brokers.push(open_broker(args, id, None).await?);
     }
     let noop = Arc::new(Noop::default());
+    let trusted = trusted_keys(args)?;
     let tasks = Lifecycle::new();
     for (n, broker) in (1..=executors).zip(brokers.iter().cycle()) {
         let name = format!("{}-{n}", id.name);
-        let identity = WorkerIdentity::open(id.group.as_str(), &name, args.state_dir.join(&name))?
-            .enrolment(Some(token.clone()));
-        let worker = Worker::builder(id.group.as_str())
-            .identity(identity)
-            .broker(broker.broker.clone())
-            .concurrency(LIGHT_CONCURRENCY)
-            .drain_timeout(DRAIN_TIMEOUT)
-            .fence_after(FENCE_AFTER)
-            .failover_after(FAILOVER_AFTER)
-            .trust(trusted_keys(args)?)
-            .native("noop", Arc::clone(&noop))
-            .build()?;
-        let stop = tasks.stop();
+        let (group, state_dir) = (id.group.clone(), args.state_dir.join(&name));
+        let (token, broker) = (token.clone(), broker.broker.clone());
+        let (trusted, noop, stop) = (trusted.clone(), Arc::clone(&noop), tasks.stop());
         tasks.spawn("executor", async move {
-            if let Err(error) = worker.run(stop).await {
+            let run = async {
+                // Its first start writes a key through to the disk. Executors of a real fleet do that side by side.
+                let (of, named) = (group.clone(), name.clone());
+                let identity =
+                    spawn_blocking(move || WorkerIdentity::open(of.as_str(), &named, state_dir));
+                let worker = Worker::builder(group.as_str())
+                    .identity(identity.await??.enrolment(Some(token)))
+                    .broker(broker)
+                    .concurrency(LIGHT_CONCURRENCY)
+                    .drain_timeout(DRAIN_TIMEOUT)
+                    .fence_after(FENCE_AFTER)
+                    .failover_after(FAILOVER_AFTER)
+                    .trust(trusted)
+                    .native("noop", noop)
+                    .build()?;
+                anyhow::Ok(worker.run(stop).await?)
+            };
+            if let Err(error) = run.await {
                 tracing::error!(executor = %name, %error, "executor failed; the benchmark ends");
             }
         });

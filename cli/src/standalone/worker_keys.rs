@@ -169,8 +169,8 @@ mod tests {
             key_id: one.id().to_string(),
             by: KeyOrigin::Token(one.id().to_string()),
         };
-        let enrolled = store.enrol_worker(&enrolled).await.expect("answers");
-        assert_eq!(enrolled, EnrolOutcome::Enrolled);
+        let enrolled = store.enrol_workers(&[enrolled]).await.expect("answers");
+        assert_eq!(enrolled, [EnrolOutcome::Enrolled]);
         start().await;
         assert_eq!(tokens(store).await, [two.id().to_string()]);
     }

@@ -9,7 +9,7 @@ use cueline_store::adapter::audit::{
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::worker_keys::{
     EnrolmentPlan, EnrolmentWrites, KeyRow, KnownKey, TokenRow, check_new_token, keys_page,
-    plan_enrolment, stored_bytes, stored_token, too_many_keys, too_many_tokens,
+    plan_enrolment, stored_bytes, stored_token, too_many_tokens,
 };
 use cueline_store::{
     EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_WORKER_KEYS,
@@ -46,8 +46,9 @@ const TOKENS: &str = "
     SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace FROM enrolment_token
     ORDER BY created_at, id";
 
+/// The token cannot be deleted before the end of the transaction.
 const TOKEN: &str = "
-    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace FROM enrolment_token WHERE id = $1";
+    SELECT id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace FROM enrolment_token WHERE id = $1 FOR UPDATE";
 
 const VERIFIER: &str = "SELECT verifier FROM enrolment_token WHERE id = $1";
 
@@ -56,8 +57,7 @@ const DELETE_TOKEN: &str = "
     DELETE FROM enrolment_token WHERE id = $1
     RETURNING id, group_name, executor, uses_left, expires_at, created_at, created_by, namespace";
 
-const USE_TOKEN: &str =
-    "UPDATE enrolment_token SET uses_left = uses_left - 1 WHERE id = $1 AND uses_left > 0";
+const USE_TOKEN: &str = "UPDATE enrolment_token SET uses_left = uses_left - 1 WHERE id = $1";
 
 /// The columns of [`KnownKey`].
 const KEYS_OF_EXECUTOR: &str = "
@@ -170,44 +170,40 @@ impl PgStore {
         Ok(verifier.transpose()?)
     }
 
-    pub(crate) async fn enrol_worker(&self, key: &NewWorkerKey) -> Result<EnrolOutcome> {
+    pub(crate) async fn enrol_workers(&self, keys: &[NewWorkerKey]) -> Result<Vec<EnrolOutcome>> {
         let mut tx = self.db.write().await?;
-        let newest = lock_version(&mut tx).await?;
-        let token: Option<TokenRow> = match &key.by {
-            KeyOrigin::Token(id) => {
-                sqlx::query_as(TOKEN)
-                    .bind(without_nul(id))
-                    .fetch_optional(&mut *tx)
-                    .await?
+        let mut change = lock_version(&mut tx).await?;
+        let mut stored = count(&mut tx, COUNT_KEYS).await?;
+        let (mut outcomes, mut entries) = (Vec::with_capacity(keys.len()), Vec::new());
+        for key in keys {
+            let writes = match plan(&mut tx, key).await? {
+                EnrolmentPlan::Write(writes) => writes,
+                EnrolmentPlan::Done(outcome) => {
+                    outcomes.push(outcome);
+                    continue;
+                }
+            };
+            if stored >= to_i64(MAX_WORKER_KEYS) {
+                if !delete_first_revoked(&mut tx).await? {
+                    outcomes.push(EnrolOutcome::Refused(EnrolRefusal::TooManyKeys));
+                    continue;
+                }
+                stored -= 1;
             }
-            KeyOrigin::Rotation { .. } => None,
-        };
-        let keys: Vec<KnownKey> = sqlx::query_as(KEYS_OF_EXECUTOR)
-            .bind(key.executor.group.as_str())
-            .bind(key.executor.name.as_str())
-            .fetch_all(&mut *tx)
-            .await?;
-        let writes = match plan_enrolment(key, token, &keys, tx.now)? {
-            EnrolmentPlan::Write(writes) => writes,
-            EnrolmentPlan::Done(outcome) => {
-                tx.roll_back().await;
-                return Ok(outcome);
-            }
-        };
-        // The token may have been deleted since it was read.
-        if let Some(token) = &writes.token
-            && !use_token(&mut tx, token).await?
-        {
-            tx.roll_back().await;
-            return Ok(EnrolOutcome::Refused(EnrolRefusal::NoSuchToken));
+            change = write_enrolment(&mut tx, key, &writes, change).await?;
+            stored += 1 - to_i64(writes.deleted.len());
+            entries.push(key_enrolled(key, &writes));
+            outcomes.push(EnrolOutcome::Enrolled);
         }
-        make_room(&mut tx).await?;
-        let newest = write_enrolment(&mut tx, key, &writes, newest).await?;
-        set_version(&mut tx, newest).await?;
+        if entries.is_empty() {
+            tx.roll_back().await;
+            return Ok(outcomes);
+        }
+        set_version(&mut tx, change).await?;
         let now = tx.now;
-        audit::write(&mut tx, &[key_enrolled(key, &writes)], now).await?;
+        audit::write(&mut tx, &entries, now).await?;
         tx.commit().await?;
-        Ok(EnrolOutcome::Enrolled)
+        Ok(outcomes)
     }
 
     pub(crate) async fn worker_keys(
@@ -276,25 +272,31 @@ async fn set_version(conn: &mut PgConnection, newest: i64) -> Result<()> {
     Ok(())
 }
 
-/// Takes one use. Returns whether there was one.
-async fn use_token(conn: &mut PgConnection, id: &str) -> Result<bool> {
-    let used = sqlx::query(USE_TOKEN).bind(id).execute(conn).await?;
-    Ok(used.rows_affected() == 1)
+async fn plan(tx: &mut WriteTx, key: &NewWorkerKey) -> Result<EnrolmentPlan> {
+    let token: Option<TokenRow> = match &key.by {
+        KeyOrigin::Token(id) => {
+            sqlx::query_as(TOKEN)
+                .bind(without_nul(id))
+                .fetch_optional(&mut **tx)
+                .await?
+        }
+        KeyOrigin::Rotation { .. } => None,
+    };
+    let keys: Vec<KnownKey> = sqlx::query_as(KEYS_OF_EXECUTOR)
+        .bind(key.executor.group.as_str())
+        .bind(key.executor.name.as_str())
+        .fetch_all(&mut **tx)
+        .await?;
+    Ok(plan_enrolment(key, token, &keys, tx.now)?)
 }
 
-/// Deletes the key that was revoked first if there are too many keys.
-async fn make_room(conn: &mut PgConnection) -> Result<()> {
-    if count(conn, COUNT_KEYS).await? < to_i64(MAX_WORKER_KEYS) {
-        return Ok(());
-    }
+/// Returns whether there was a revoked key.
+async fn delete_first_revoked(conn: &mut PgConnection) -> Result<bool> {
     let deleted = sqlx::query(DELETE_FIRST_REVOKED).execute(conn).await?;
-    if deleted.rows_affected() == 0 {
-        return Err(too_many_keys().into());
-    }
-    Ok(())
+    Ok(deleted.rows_affected() == 1)
 }
 
-/// Writes the changes of the executor's keys. Returns the number of the last one.
+/// Takes one use of the token, and writes the changes of the executor's keys. Returns the number of the last one.
 async fn write_enrolment(
     tx: &mut WriteTx,
     key: &NewWorkerKey,
@@ -302,6 +304,12 @@ async fn write_enrolment(
     newest: i64,
 ) -> Result<i64> {
     let executor = &key.executor;
+    if let Some(token) = &writes.token {
+        sqlx::query(USE_TOKEN)
+            .bind(token)
+            .execute(&mut **tx)
+            .await?;
+    }
     for id in &writes.deleted {
         sqlx::query(DELETE_KEY)
             .bind(executor.group.as_str())

@@ -9,11 +9,12 @@ use cueline_store::adapter::audit::{
 use cueline_store::adapter::convert::{to_i64, without_nul};
 use cueline_store::adapter::worker_keys::{
     EnrolmentPlan, EnrolmentWrites, KeyRow, KnownKey, TokenRow, check_new_token, keys_page,
-    plan_enrolment, stored_bytes, stored_token, too_many_keys, too_many_tokens,
+    plan_enrolment, stored_bytes, stored_token, too_many_tokens,
 };
 use cueline_store::{
-    EnrolOutcome, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_WORKER_KEYS, NewEnrolmentToken,
-    NewWorkerKey, StoreError, StoredEnrolmentToken, WorkerKeyState, WorkerKeysPage,
+    EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_WORKER_KEYS,
+    NewEnrolmentToken, NewWorkerKey, StoreError, StoredEnrolmentToken, WorkerKeyState,
+    WorkerKeysPage,
 };
 use sqlx::SqliteConnection;
 
@@ -161,37 +162,39 @@ impl SqliteStore {
         Ok(verifier.transpose()?)
     }
 
-    pub(crate) async fn enrol_worker(&self, key: &NewWorkerKey) -> Result<EnrolOutcome> {
+    pub(crate) async fn enrol_workers(&self, keys: &[NewWorkerKey]) -> Result<Vec<EnrolOutcome>> {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
-        let newest = count(&mut tx, VERSION).await?;
-        let token: Option<TokenRow> = match &key.by {
-            KeyOrigin::Token(id) => {
-                sqlx::query_as(TOKEN)
-                    .bind(without_nul(id))
-                    .fetch_optional(&mut *tx)
-                    .await?
+        let mut change = count(&mut tx, VERSION).await?;
+        let mut stored = count(&mut tx, COUNT_KEYS).await?;
+        let (mut outcomes, mut entries) = (Vec::with_capacity(keys.len()), Vec::new());
+        for key in keys {
+            let writes = match plan(&mut tx, key, now).await? {
+                EnrolmentPlan::Write(writes) => writes,
+                EnrolmentPlan::Done(outcome) => {
+                    outcomes.push(outcome);
+                    continue;
+                }
+            };
+            if stored >= to_i64(MAX_WORKER_KEYS) {
+                if !delete_first_revoked(&mut tx).await? {
+                    outcomes.push(EnrolOutcome::Refused(EnrolRefusal::TooManyKeys));
+                    continue;
+                }
+                stored -= 1;
             }
-            KeyOrigin::Rotation { .. } => None,
-        };
-        let keys: Vec<KnownKey> = sqlx::query_as(KEYS_OF_EXECUTOR)
-            .bind(key.executor.group.as_str())
-            .bind(key.executor.name.as_str())
-            .fetch_all(&mut *tx)
-            .await?;
-        let writes = match plan_enrolment(key, token, &keys, now)? {
-            EnrolmentPlan::Write(writes) => writes,
-            EnrolmentPlan::Done(outcome) => return Ok(outcome),
-        };
-        if let Some(token) = &writes.token {
-            use_token(&mut tx, token).await?;
+            change = write_enrolment(&mut tx, key, &writes, (change, now)).await?;
+            stored += 1 - to_i64(writes.deleted.len());
+            entries.push(key_enrolled(key, &writes));
+            outcomes.push(EnrolOutcome::Enrolled);
         }
-        make_room(&mut tx).await?;
-        let newest = write_enrolment(&mut tx, key, &writes, (newest, now)).await?;
-        set_version(&mut tx, newest).await?;
-        audit::write(&mut tx, &[key_enrolled(key, &writes)], now).await?;
+        if entries.is_empty() {
+            return Ok(outcomes);
+        }
+        set_version(&mut tx, change).await?;
+        audit::write(&mut tx, &entries, now).await?;
         tx.commit().await?;
-        Ok(EnrolOutcome::Enrolled)
+        Ok(outcomes)
     }
 
     pub(crate) async fn worker_keys(
@@ -254,24 +257,36 @@ async fn set_version(conn: &mut SqliteConnection, newest: i64) -> Result<()> {
     Ok(())
 }
 
-async fn use_token(conn: &mut SqliteConnection, id: &str) -> Result<()> {
-    sqlx::query(USE_TOKEN).bind(id).execute(conn).await?;
-    Ok(())
+async fn plan(
+    conn: &mut SqliteConnection,
+    key: &NewWorkerKey,
+    now: Timestamp,
+) -> Result<EnrolmentPlan> {
+    let token: Option<TokenRow> = match &key.by {
+        KeyOrigin::Token(id) => {
+            sqlx::query_as(TOKEN)
+                .bind(without_nul(id))
+                .fetch_optional(&mut *conn)
+                .await?
+        }
+        KeyOrigin::Rotation { .. } => None,
+    };
+    let keys: Vec<KnownKey> = sqlx::query_as(KEYS_OF_EXECUTOR)
+        .bind(key.executor.group.as_str())
+        .bind(key.executor.name.as_str())
+        .fetch_all(&mut *conn)
+        .await?;
+    Ok(plan_enrolment(key, token, &keys, now)?)
 }
 
-/// Deletes the key that was revoked first if there are too many keys.
-async fn make_room(conn: &mut SqliteConnection) -> Result<()> {
-    if count(conn, COUNT_KEYS).await? < to_i64(MAX_WORKER_KEYS) {
-        return Ok(());
-    }
+/// Returns whether there was a revoked key.
+async fn delete_first_revoked(conn: &mut SqliteConnection) -> Result<bool> {
     let deleted = sqlx::query(DELETE_FIRST_REVOKED).execute(conn).await?;
-    if deleted.rows_affected() == 0 {
-        return Err(too_many_keys().into());
-    }
-    Ok(())
+    Ok(deleted.rows_affected() == 1)
 }
 
-/// Writes the changes of the executor's keys after the newest one. Returns the number of the last one.
+/// Takes one use of the token, and writes the changes of the executor's keys after the newest one. Returns the number of
+/// the last one.
 async fn write_enrolment(
     conn: &mut SqliteConnection,
     key: &NewWorkerKey,
@@ -279,6 +294,12 @@ async fn write_enrolment(
     (newest, now): (i64, Timestamp),
 ) -> Result<i64> {
     let executor = &key.executor;
+    if let Some(token) = &writes.token {
+        sqlx::query(USE_TOKEN)
+            .bind(token)
+            .execute(&mut *conn)
+            .await?;
+    }
     for id in &writes.deleted {
         sqlx::query(DELETE_KEY)
             .bind(executor.group.as_str())

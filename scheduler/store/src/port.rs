@@ -467,16 +467,13 @@ pub trait Store:
     /// The verifier of an enrolment token, which may be spent. `None` if there is no such token.
     async fn token_verifier(&self, id: &str) -> Result<Option<[u8; 32]>>;
 
-    /// Allows a new key, and takes one use of the token that vouches for it.
+    /// Allows new keys, one after the other in one transaction, and takes one use of the token that vouches for each.
+    /// Returns the outcome of each.
     ///
     /// A rotation, and a token for this very executor, revoke the executor's other keys. Any other token enrols only an
     /// executor without a key, allowed or revoked. A repeated call answers [`AlreadyAllowed`](EnrolOutcome::AlreadyAllowed).
-    ///
-    /// # Errors
-    ///
-    /// [`Conflict`](crate::ErrorKind::Conflict) if there are [`MAX_WORKER_KEYS`](crate::MAX_WORKER_KEYS) keys, and none
-    /// of them is revoked.
-    async fn enrol_worker(&self, key: &NewWorkerKey) -> Result<EnrolOutcome>;
+    /// With [`MAX_WORKER_KEYS`](crate::MAX_WORKER_KEYS) keys, a new one takes the place of the one that was revoked first.
+    async fn enrol_workers(&self, keys: &[NewWorkerKey]) -> Result<Vec<EnrolOutcome>>;
 
     /// At most `limit` keys that changed after the change with this number, in the order of their last changes; 0 for
     /// all keys. See [`WorkerKeysPage::version`].

@@ -184,4 +184,7 @@ pub enum EnrolRefusal {
     /// The key that vouches for the new one is unknown or revoked.
     #[error("the old key is not an allowed key of this executor")]
     OldKeyNotAllowed,
+    /// There are too many keys, and none of them is revoked.
+    #[error("there are {MAX_WORKER_KEYS} allowed keys; revoke those of workers that are gone")]
+    TooManyKeys,
 }

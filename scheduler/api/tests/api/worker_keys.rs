@@ -36,8 +36,11 @@ async fn enrolled(
         key_id: key.id().to_string(),
         by: KeyOrigin::Token(token.id().to_owned()),
     };
-    let outcome = server.store.enrol_worker(&request).await;
-    assert_eq!(outcome.expect("answers"), EnrolOutcome::Enrolled);
+    let outcome = server
+        .store
+        .enrol_workers(std::slice::from_ref(&request))
+        .await;
+    assert_eq!(outcome.expect("answers"), [EnrolOutcome::Enrolled]);
     request.key_id
 }
 

@@ -10,6 +10,7 @@ use cueline_model::{ExecutorId, Heartbeat, Timestamp};
 use cueline_protocol::{HeartbeatMessage, Incarnation};
 use cueline_runtime::{Backoff, Stop};
 use cueline_store::{Store, StoreError};
+use tokio::time::{Instant, sleep_until};
 
 use super::heartbeat_reader::HeartbeatReader;
 use super::incarnations::Incarnations;
@@ -45,6 +46,14 @@ pub(crate) struct UnstoredHeartbeat {
     heartbeat: Heartbeat,
 }
 
+/// What came of heartbeats that were received together.
+#[derive(Debug, Default)]
+struct Judged {
+    lost: u64,
+    /// Whether one changes how runs are routed.
+    has_news: bool,
+}
+
 /// The most heartbeats stored at once.
 const BATCH: usize = 500;
 /// Signatures verified without giving other tasks a turn. Each one takes up to a tenth of a millisecond.
@@ -64,7 +73,11 @@ impl Heartbeats {
                 () = tokio::time::sleep(self.self_check.intervals.every) => {}
                 () = stop.soft() => return,
             }
-            match self.store_waiting(&mut inbox).await {
+            let gathered_at = tokio::select! {
+                gathered_at = self.gather(&mut inbox) => gathered_at,
+                () = stop.soft() => return,
+            };
+            match self.flush(gathered_at).await {
                 Ok(()) => backoff.reset(),
                 Err(e) => {
                     tracing::error!(error = %e, "failed to store heartbeats; executor timeouts are paused until they are stored");
@@ -81,11 +94,39 @@ impl Heartbeats {
     /// Stores and registers all heartbeats that have arrived. Those of a failed call are stored by the next one.
     pub(crate) async fn store_waiting(&mut self, inbox: &mut Listener) -> Result<(), StoreError> {
         let received_at = self.clock.now();
+        self.receive(inbox, received_at).await;
+        self.flush(received_at).await
+    }
+
+    /// Receives heartbeats until one brings news, or for a moment. Executors send them one at a time. A transaction for each
+    /// would be too many in a large fleet. Returns the time up to which all were received.
+    async fn gather(&mut self, inbox: &mut Listener) -> Timestamp {
+        let until = Instant::now() + self.self_check.intervals.gather_for;
+        loop {
+            let received_at = self.clock.now();
+            let has_news = self.receive(inbox, received_at).await;
+            if has_news || self.unstored.is_empty() || self.unstored.len() >= BATCH {
+                return received_at;
+            }
+            let is_open = tokio::select! {
+                is_open = inbox.arrived() => is_open,
+                () = sleep_until(until) => false,
+            };
+            if !is_open {
+                return received_at;
+            }
+        }
+    }
+
+    /// Keeps the heartbeats that have arrived. Returns whether runs may be routed differently because of one.
+    async fn receive(&mut self, inbox: &mut Listener, received_at: Timestamp) -> bool {
         let mut received = Vec::new();
         inbox.try_recv_many(&mut received, usize::MAX);
-        let mut lost = inbox.take_lost();
+        let (mut lost, mut has_news) = (inbox.take_lost(), false);
         for part in received.chunks(VERIFIED_AT_ONCE) {
-            lost += self.judge_all(part, received_at);
+            let judged = self.judge_all(part, received_at);
+            lost += judged.lost;
+            has_news |= judged.has_news;
             tokio::task::yield_now().await;
         }
         if lost > 0 {
@@ -95,6 +136,11 @@ impl Heartbeats {
             );
             self.self_check.restart_counting(received_at);
         }
+        has_news
+    }
+
+    /// Stores and registers what was received until then.
+    async fn flush(&mut self, received_at: Timestamp) -> Result<(), StoreError> {
         self.store_unstored().await?;
         // Heartbeats may have arrived since. This flush says nothing about them.
         if self.self_check.record_flush(received_at) {
@@ -103,14 +149,15 @@ impl Heartbeats {
         Ok(())
     }
 
-    /// Keeps the heartbeats that count, until they are stored. Returns the number of those that were lost.
-    fn judge_all(&mut self, received: &[Announcement], received_at: Timestamp) -> u64 {
-        let mut lost = 0;
+    /// Keeps the heartbeats that count, until they are stored.
+    fn judge_all(&mut self, received: &[Announcement], received_at: Timestamp) -> Judged {
+        let mut judged = Judged::default();
         for announcement in received {
             let message = self.reader.read(announcement, received_at);
             let Some(heartbeat) = message.and_then(|m| self.judge(m, received_at)) else {
                 continue;
             };
+            judged.has_news |= self.registry.is_news(&heartbeat, received_at);
             // The last heartbeat of an executor replaces the earlier ones.
             let executor = heartbeat.executor.clone();
             if self.unstored.len() < MAX_UNSTORED || self.unstored.contains_key(&executor) {
@@ -120,10 +167,10 @@ impl Heartbeats {
                 };
                 self.unstored.insert(executor, unstored);
             } else {
-                lost += 1;
+                judged.lost += 1;
             }
         }
-        lost
+        judged
     }
 
     /// The heartbeat as it counts. `None` if its process was refused, because another one has its name.

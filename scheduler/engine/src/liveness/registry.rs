@@ -35,6 +35,20 @@ struct Known {
     last_heartbeat_at: Timestamp,
 }
 
+impl Known {
+    /// Whether the heartbeat says the same about what the executor takes.
+    fn is_as_in(&self, heartbeat: &Heartbeat) -> bool {
+        self.accepts_triggers == accepts_triggers(heartbeat)
+            && self.capabilities == heartbeat.capabilities
+            && self.labels == heartbeat.labels
+            && (self.weight, self.capacity) == (heartbeat.weight, heartbeat.capacity)
+    }
+}
+
+fn accepts_triggers(heartbeat: &Heartbeat) -> bool {
+    !heartbeat.draining && !heartbeat.gone && heartbeat.refusal.is_none()
+}
+
 #[derive(Debug, Default)]
 struct Ping {
     is_asked: bool,
@@ -88,22 +102,32 @@ impl Registry {
                 last_sign_at: at,
                 unanswered_at: None,
             },
-            accepts_triggers: !heartbeat.draining && !heartbeat.gone && heartbeat.refusal.is_none(),
+            accepts_triggers: accepts_triggers(heartbeat),
             session: heartbeat.session,
             alive_since: before.map_or(at, |before| before.alive_since),
             last_heartbeat_at: at,
         };
-        let is_same = before.is_some_and(|before| {
-            before.accepts_triggers == known.accepts_triggers
-                && before.capabilities == known.capabilities
-                && before.labels == known.labels
-                && (before.weight, before.capacity) == (known.weight, known.capacity)
-        });
+        let is_same = before.is_some_and(|before| before.is_as_in(heartbeat));
         inner.executors.insert(heartbeat.executor.clone(), known);
         if !is_same {
             self.changed(&mut inner);
         }
         !is_same
+    }
+
+    /// Whether runs may be routed differently as soon as this heartbeat, received at `at`, is recorded.
+    pub(crate) fn is_news(&self, heartbeat: &Heartbeat, at: Timestamp) -> bool {
+        // The attempts that an executor holds count from its last heartbeat on.
+        if self.counts_given.load(Ordering::Relaxed) {
+            return true;
+        }
+        let inner = lock(&self.inner);
+        let known = inner.executors.get(&heartbeat.executor);
+        !known.is_some_and(|known| {
+            !self.is_expired(known.last_heartbeat_at, at)
+                && known.session == heartbeat.session
+                && known.is_as_in(heartbeat)
+        })
     }
 
     /// Whether an executor with this last heartbeat counts as dead. A heartbeat from far in the future was received
@@ -368,6 +392,37 @@ mod tests {
             registry.record(&heartbeat(), at(heartbeat_at));
             assert_eq!(alive_ms(heartbeat_at), Some(alive));
         }
+    }
+
+    #[test]
+    fn a_heartbeat_is_news_if_runs_may_be_routed_differently() {
+        let registry = Registry::new(15_000);
+        let at = Timestamp::from_millis;
+        assert!(registry.is_news(&heartbeat(), at(0)), "not known");
+        registry.record(&heartbeat(), at(0));
+        let mut same = heartbeat();
+        (same.held, same.running) = (5, 3);
+        assert!(!registry.is_news(&same, at(5_000)));
+        assert!(registry.is_news(&same, at(15_001)), "it was silent");
+        let is_news = |change: fn(&mut Heartbeat)| {
+            let mut changed = heartbeat();
+            change(&mut changed);
+            registry.is_news(&changed, at(5_000))
+        };
+        assert!(is_news(|heartbeat| heartbeat.draining = true));
+        assert!(is_news(|heartbeat| heartbeat.gone = true));
+        assert!(is_news(|heartbeat| heartbeat.capacity = 2));
+        assert!(is_news(|heartbeat| heartbeat.session = Session(2)));
+        assert!(is_news(|heartbeat| heartbeat
+            .capabilities
+            .push("shell".to_owned())));
+        let candidate = Candidate {
+            name: "e".parse().expect("valid"),
+            weight: cueline_model::Weight::default(),
+            capacity: 1,
+        };
+        registry.loads(&heartbeat().executor.group, &[candidate]);
+        assert!(registry.is_news(&same, at(5_000)), "a job chooses by load");
     }
 
     #[test]

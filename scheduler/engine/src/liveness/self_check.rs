@@ -18,6 +18,8 @@ use crate::lock::lock;
 pub(crate) struct Intervals {
     /// The time between two loopback heartbeats, and at most between two flushes; 1 s.
     pub(crate) every: Duration,
+    /// Heartbeats that bring no news are gathered for this time before they are stored; 200 ms.
+    pub(crate) gather_for: Duration,
     /// Evidence older than this counts as a gap; 4 s. Together with a heartbeat interval and a reconnect it is much
     /// shorter than `failover_after`.
     pub(crate) max_gap_ms: i64,
@@ -42,6 +44,7 @@ impl Intervals {
         let every_ms = fraction(30, 200, 1_000);
         Self {
             every: Duration::from_millis(every_ms),
+            gather_for: Duration::from_millis(every_ms / 5),
             max_gap_ms: i64::try_from(gap_ms).unwrap_or(i64::MAX),
             store_within: Duration::from_millis(gap_ms.saturating_sub(every_ms)),
             resubscribe_after: Duration::from_millis(fraction(2, 2_000, 15_000)),

@@ -32,7 +32,7 @@ pub(crate) struct Claims {
 }
 
 /// The executor, and the key that it wants accepted.
-type ClaimId = (ExecutorId, WorkerKeyId);
+pub(super) type ClaimId = (ExecutorId, WorkerKeyId);
 
 /// Claims in the order of their arrival, so that none waits for the ones that came later.
 #[derive(Debug, Default)]
@@ -61,10 +61,17 @@ impl Waiting {
         true
     }
 
-    fn next(&mut self) -> Option<(ClaimId, Claim)> {
-        let id = self.order.pop_front()?;
-        let claim = self.claims.remove(&id)?;
-        Some((id, claim))
+    fn take(&mut self, most: usize) -> Vec<(ClaimId, Claim)> {
+        let mut taken: Vec<(ClaimId, Claim)> = Vec::new();
+        while taken.len() < most
+            && let Some((executor, _)) = self.order.front()
+            && taken.iter().all(|((other, _), _)| other != executor)
+            && let Some(id) = self.order.pop_front()
+            && let Some(claim) = self.claims.remove(&id)
+        {
+            taken.push((id, claim));
+        }
+        taken
     }
 }
 
@@ -141,9 +148,10 @@ impl Claims {
         self.added.woken().await;
     }
 
-    /// The claim that waits longest.
-    pub(super) fn next(&self) -> Option<(ClaimId, Claim)> {
-        lock(&self.waiting).next()
+    /// The claims that wait longest, at most `most` of them. They are of different executors, because a claim may build on an
+    /// earlier one of the same executor.
+    pub(super) fn take(&self, most: usize) -> Vec<(ClaimId, Claim)> {
+        lock(&self.waiting).take(most)
     }
 
     /// Whether it is time to tell the executor that this key is enrolled, or that it is not.
@@ -207,6 +215,15 @@ mod tests {
         }
     }
 
+    fn executors(taken: &[(ClaimId, Claim)]) -> Vec<ExecutorId> {
+        let executors = taken.iter().map(|((executor, _), _)| executor.clone());
+        executors.collect()
+    }
+
+    fn taken(claims: &Claims) -> Option<Claim> {
+        claims.take(1).pop().map(|(_, claim)| claim)
+    }
+
     fn key() -> WorkerKeyId {
         WorkerKey::from_seed([1; 32]).public().id()
     }
@@ -220,9 +237,9 @@ mod tests {
             claims.add_unverified(executor("e0"), key(), &small);
         }
         let large = Bytes::from(vec![0; MAX_HEARTBEAT_BYTES + 1]);
-        assert_eq!(std::iter::from_fn(|| claims.next()).count(), MAX_WAITING);
+        assert_eq!(claims.take(usize::MAX).len(), MAX_WAITING);
         claims.add_unverified(executor("e0"), key(), &large);
-        assert!(claims.next().is_none());
+        assert!(claims.take(1).is_empty());
     }
 
     #[test]
@@ -232,9 +249,25 @@ mod tests {
         for name in ["b", "a", "c", "a", "b"] {
             claims.add_unverified(executor(name), key(), &heartbeat);
         }
-        let next = || claims.next().map(|((executor, _), _)| executor);
-        let names = ["b", "a", "c"].map(executor);
-        assert_eq!(std::iter::from_fn(next).collect::<Vec<_>>(), names);
+        assert_eq!(executors(&claims.take(2)), ["b", "a"].map(executor));
+        assert_eq!(executors(&claims.take(2)), [executor("c")]);
+    }
+
+    #[test]
+    fn claims_of_one_executor_are_taken_one_after_the_other() {
+        let claims = Claims::default();
+        let heartbeat = Bytes::from_static(b"{}");
+        let second_key = || WorkerKey::from_seed([2; 32]).public().id();
+        for (name, key) in [
+            ("a", key()),
+            ("b", key()),
+            ("a", second_key()),
+            ("c", key()),
+        ] {
+            claims.add_unverified(executor(name), key, &heartbeat);
+        }
+        assert_eq!(executors(&claims.take(9)), ["a", "b"].map(executor));
+        assert_eq!(executors(&claims.take(9)), ["a", "c"].map(executor));
     }
 
     #[test]
@@ -243,16 +276,16 @@ mod tests {
         let heartbeat = |text: &'static str| Bytes::from_static(text.as_bytes());
         claims.add_unverified(executor("e"), key(), &heartbeat("first"));
         claims.add_unverified(executor("e"), key(), &heartbeat("second"));
-        let kept = claims.next().map(|(_, claim)| claim);
+        let kept = taken(&claims);
         let is_first = |claim: &Claim| matches!(claim, Claim::Unverified { heartbeat, .. } if heartbeat[..] == *b"first");
         assert!(kept.as_ref().is_some_and(is_first), "{kept:?}");
 
         claims.add_unverified(executor("e"), key(), &heartbeat("first"));
         claims.add_verified(&executor("e"), &key(), true, None);
         claims.add_unverified(executor("e"), key(), &heartbeat("second"));
-        let kept = claims.next().map(|(_, claim)| claim);
+        let kept = taken(&claims);
         assert!(matches!(kept, Some(Claim::Accepted)), "{kept:?}");
-        assert!(claims.next().is_none());
+        assert!(claims.take(1).is_empty());
     }
 
     /// The key row is gone or revoked while a rotation waits.

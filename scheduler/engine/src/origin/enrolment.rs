@@ -5,19 +5,18 @@
 //! place. The executor is told the result, and repeats its claim until then. One without a claim is told that its key does
 //! not count: it cannot know that a restored store has lost the key.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cueline_broker::Broker;
 use cueline_model::{ExecutorId, Timestamp};
-use cueline_protocol::origin::{
-    EnrolmentClaim, Purpose, RotationClaim, Sealed, WorkerKeyId, WorkerPublicKey,
-};
+use cueline_protocol::origin::{EnrolmentClaim, Purpose, RotationClaim, Sealed, WorkerKeyId};
 use cueline_protocol::{Control, HeartbeatMessage, VERSION, decode, encode};
 use cueline_runtime::Stop;
 use cueline_store::{EnrolOutcome, EnrolRefusal, KeyOrigin, NewWorkerKey, Store, StoreError};
 
-use super::claims::{Claim, Claimed, Claims, claimed_by};
+use super::claims::{Claim, ClaimId, Claimed, Claims, claimed_by};
 use super::forged::Forged;
 use super::forged_messages::{ForgedKind, ForgedMessages};
 use super::heartbeat_order::check_time;
@@ -35,6 +34,12 @@ pub(crate) struct Enrolment {
     pub(crate) forged: Arc<ForgedMessages>,
     pub(crate) claims: Arc<Claims>,
 }
+
+/// The most claims carried out at once. As many signatures are verified without giving other tasks a turn.
+const AT_ONCE: usize = 32;
+
+/// The verifiers of enrolment tokens that were read, by the id of the token. `None` if there is no such token.
+type Verifiers = HashMap<String, Option<[u8; 32]>>;
 
 /// What an executor is told about a key: `Err` with the reason of a refusal.
 type Answer = (WorkerKeyId, Result<(), String>);
@@ -54,56 +59,90 @@ impl Enrolment {
         }
     }
 
-    /// Carries out all claims that wait. A failure is only logged: the next heartbeat of the executor repeats the claim.
+    /// Carries out all claims that wait. A failure is only logged: the next heartbeats of the executors repeat their claims.
     pub(crate) async fn carry_out_all(&self) {
-        while let Some(((executor, key), claim)) = self.claims.next() {
-            match self.carry_out(&executor, key, claim).await {
-                Ok(None) => {}
-                Ok(Some(answer)) => self.tell(&executor, answer).await,
+        loop {
+            let claims = self.claims.take(AT_ONCE);
+            if claims.is_empty() {
+                return;
+            }
+            match self.carry_out(claims).await {
+                Ok(answers) => {
+                    for (executor, answer) in answers {
+                        self.tell(&executor, answer).await;
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(group = %executor.group, executor = %executor.name, %error, "failed to enrol the key of a worker; its next heartbeat tries again. Check the database");
+                    tracing::warn!(%error, "failed to enrol keys of workers; their next heartbeats try again. Check the database");
                 }
             }
         }
     }
 
-    /// Returns what the executor is told. `None` if there is nothing to answer.
+    /// Returns what the executors are told.
     async fn carry_out(
         &self,
-        executor: &ExecutorId,
-        key: WorkerKeyId,
-        claim: Claim,
-    ) -> Result<Option<Answer>, StoreError> {
-        let claimed = match claim {
-            Claim::Accepted => return Ok(Some((key, Ok(())))),
-            Claim::Verified(claimed) => claimed,
-            Claim::Unverified {
-                heartbeat,
-                arrived_at,
-            } => {
-                // Another node may have enrolled or allowed the key. A worker that is refused reports nothing.
-                self.keys.refresh_since(arrived_at).await?;
-                match self.claimed_in(&heartbeat) {
+        claims: Vec<(ClaimId, Claim)>,
+    ) -> Result<Vec<(ExecutorId, Answer)>, StoreError> {
+        let unverified = claims.iter().filter_map(|(_, claim)| match claim {
+            Claim::Unverified { arrived_at, .. } => Some(*arrived_at),
+            Claim::Accepted | Claim::Verified(_) => None,
+        });
+        if let Some(newest) = unverified.max() {
+            // Another node may have enrolled or allowed the keys. A worker that is refused reports nothing.
+            self.keys.refresh_since(newest).await?;
+        }
+        let (mut answers, mut vouched) = (Vec::new(), Vec::new());
+        let mut verifiers = Verifiers::new();
+        for ((executor, key), claim) in claims {
+            let claimed = match claim {
+                Claim::Accepted => {
+                    answers.push((executor, (key, Ok(()))));
+                    continue;
+                }
+                Claim::Verified(claimed) => claimed,
+                Claim::Unverified { heartbeat, .. } => match self.claimed_in(&heartbeat) {
                     Ok(Some(claimed)) => claimed,
-                    Ok(None) => return Ok(None),
-                    Err(why) => return Ok(self.refuse(why)),
+                    Ok(None) => continue,
+                    Err(why) => {
+                        answers.extend(self.refuse(why).map(|answer| (executor, answer)));
+                        continue;
+                    }
+                },
+            };
+            let key = claimed.key();
+            let checked = match claimed {
+                Claimed::Enrolment(claim) => {
+                    self.check_enrolment(&executor, &claim, &mut verifiers)
+                        .await?
+                }
+                Claimed::Rotation(claim) => self.check_rotation(&executor, &claim),
+            };
+            let id = key.id();
+            match checked {
+                Ok(by) => {
+                    let new = NewWorkerKey {
+                        executor,
+                        key: *key.as_bytes(),
+                        key_id: id.to_string(),
+                        by,
+                    };
+                    vouched.push((id, new));
+                }
+                Err(reason) => {
+                    let answer = self.refuse_key(&executor, id, reason);
+                    answers.push((executor, answer));
                 }
             }
-        };
-        let key = claimed.key();
-        let checked = match claimed {
-            Claimed::Enrolment(claim) => self.check_enrolment(executor, &claim).await?,
-            Claimed::Rotation(claim) => self.check_rotation(executor, &claim),
-        };
-        let answer = match checked {
-            Ok(by) => self.enrol(executor, key, by).await?,
-            Err(refused) => Err(refused),
-        };
-        if let Err(reason) = &answer {
-            let why = format!("key {} of executor {executor}: {reason}", key.id());
-            self.forged.note(ForgedKind::Enrolment, &why);
         }
-        Ok(Some((key.id(), answer)))
+        answers.extend(self.enrol(vouched).await?);
+        Ok(answers)
+    }
+
+    fn refuse_key(&self, executor: &ExecutorId, key: WorkerKeyId, reason: String) -> Answer {
+        let why = format!("key {key} of executor {executor}: {reason}");
+        self.forged.note(ForgedKind::Enrolment, &why);
+        (key, Err(reason))
     }
 
     /// Notes a heartbeat that does not count. Returns what its executor is told about its key.
@@ -177,8 +216,15 @@ impl Enrolment {
         &self,
         executor: &ExecutorId,
         claim: &EnrolmentClaim,
+        verifiers: &mut Verifiers,
     ) -> Result<Result<KeyOrigin, String>, StoreError> {
-        let Some(verifier) = self.store.token_verifier(&claim.token).await? else {
+        let verifier = if let Some(read) = verifiers.get(&claim.token) {
+            *read
+        } else {
+            let read = self.store.token_verifier(&claim.token).await?;
+            *verifiers.entry(claim.token.clone()).or_insert(read)
+        };
+        let Some(verifier) = verifier else {
             return Ok(Err(EnrolRefusal::NoSuchToken.to_string()));
         };
         if !claim.verify(executor, &verifier) {
@@ -205,29 +251,37 @@ impl Enrolment {
         Ok(KeyOrigin::Rotation { old })
     }
 
+    /// Enrols keys that something vouches for. Returns what their executors are told.
     async fn enrol(
         &self,
-        executor: &ExecutorId,
-        key: WorkerPublicKey,
-        by: KeyOrigin,
-    ) -> Result<Result<(), String>, StoreError> {
-        let key_id = key.id();
-        let new = NewWorkerKey {
-            executor: executor.clone(),
-            key: *key.as_bytes(),
-            key_id: key_id.to_string(),
-            by,
-        };
-        match self.store.enrol_worker(&new).await? {
-            EnrolOutcome::Refused(refusal) => return Ok(Err(refusal.to_string())),
-            EnrolOutcome::Enrolled => {
-                tracing::info!(group = %executor.group, executor = %executor.name, key = %key_id, "enrolled the key of a worker");
-            }
-            EnrolOutcome::AlreadyAllowed => {}
+        vouched: Vec<(WorkerKeyId, NewWorkerKey)>,
+    ) -> Result<Vec<(ExecutorId, Answer)>, StoreError> {
+        if vouched.is_empty() {
+            return Ok(Vec::new());
         }
-        // This node has to know the key before the worker uses it.
-        self.keys.refresh_now().await?;
-        Ok(Ok(()))
+        let (ids, new): (Vec<WorkerKeyId>, Vec<NewWorkerKey>) = vouched.into_iter().unzip();
+        let outcomes = self.store.enrol_workers(&new).await?;
+        if outcomes
+            .iter()
+            .any(|outcome| !matches!(outcome, EnrolOutcome::Refused(_)))
+        {
+            // This node has to know the keys before the workers use them.
+            self.keys.refresh_now().await?;
+        }
+        let answer = |((id, NewWorkerKey { executor, .. }), outcome)| {
+            let answer = match outcome {
+                EnrolOutcome::Refused(refusal) => {
+                    self.refuse_key(&executor, id, refusal.to_string())
+                }
+                EnrolOutcome::Enrolled => {
+                    tracing::info!(group = %executor.group, executor = %executor.name, key = %id, "enrolled the key of a worker");
+                    (id, Ok(()))
+                }
+                EnrolOutcome::AlreadyAllowed => (id, Ok(())),
+            };
+            (executor, answer)
+        };
+        Ok(ids.into_iter().zip(new).zip(outcomes).map(answer).collect())
     }
 
     /// Tells the executor the result. A failure is only logged: the executor repeats its claim.

@@ -61,6 +61,37 @@ async fn a_token_admits_the_key_of_a_worker() {
     assert_eq!(tokens[0].uses_left, 0, "one use");
 }
 
+/// A whole fleet may start at once.
+#[tokio::test]
+async fn claims_that_wait_are_carried_out_together() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let token = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&token, 30).await;
+    let mut workers = Vec::new();
+    for seed in 1..=31 {
+        let name = format!("e{seed}").leak();
+        let mut worker = fixture.silent_executor(name).await;
+        worker.seal_with(&key(seed));
+        claim(&worker, &token, seed).await;
+        workers.push((seed, worker));
+    }
+    receive(&mut engine).await;
+    for method in ["token_verifier", "enrol_workers"] {
+        assert_eq!(fixture.store.calls(method), 1, "{method}");
+    }
+    let mut refused = 0;
+    for (seed, worker) in &mut workers {
+        let answers = worker.received_key_answers();
+        let [(id, refusal)] = &answers[..] else {
+            panic!("{answers:?}");
+        };
+        assert_eq!(*id, key_id(*seed));
+        refused += usize::from(refusal.is_some());
+    }
+    assert_eq!(refused, 1, "the token has 30 uses");
+}
+
 #[tokio::test]
 async fn a_refused_worker_is_told_why() {
     let fixture = Fixture::new().await;

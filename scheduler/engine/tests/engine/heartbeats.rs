@@ -84,6 +84,34 @@ async fn heartbeats_that_arrive_while_the_store_is_slow_are_stored_together() {
     assert_eq!(lifecycle.shut_down(SOON).await, Ended::Asked);
 }
 
+/// In a large fleet they arrive one at a time, all the time.
+#[tokio::test]
+async fn heartbeats_without_news_are_stored_together() {
+    const METHOD: &str = "record_heartbeats";
+    const HEARTBEATS: u32 = 40;
+    let fixture = Fixture::new().await;
+    let lifecycle = Lifecycle::new();
+    let _engine = fixture.start(&lifecycle).await;
+    let e1 = fixture.silent_executor("e1").await;
+    e1.heartbeat().await;
+    eventually("it is known", async || is_known(&fixture, &e1).await).await;
+    let before = fixture.store.calls(METHOD);
+    for number in 1..=HEARTBEATS {
+        // Apart, because those that have arrived are stored together anyway.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        e1.heartbeat_with(|heartbeat| heartbeat.running = number.into())
+            .await;
+    }
+    eventually("the last one is stored", async || {
+        let known = fixture.store.executors().await.expect("reads");
+        known[0].heartbeat.running == u64::from(HEARTBEATS)
+    })
+    .await;
+    let calls = fixture.store.calls(METHOD) - before;
+    assert!(calls <= 20, "{calls} transactions");
+    assert_eq!(lifecycle.shut_down(SOON).await, Ended::Asked);
+}
+
 /// Heartbeats never stop arriving while the store writes those before them.
 #[tokio::test]
 async fn a_steady_load_of_heartbeats_lets_silence_count() {

@@ -47,7 +47,7 @@ macro_rules! with_store_methods {
             read enrolment_tokens() -> Vec<StoredEnrolmentToken>: "list enrolment tokens";
             write delete_enrolment_token(id: &str, by: &Actor) -> bool: "delete an enrolment token";
             read token_verifier(id: &str) -> Option<[u8; 32]>: "read an enrolment token";
-            write enrol_worker(key: &NewWorkerKey) -> EnrolOutcome: "enrol a worker";
+            write enrol_workers(keys: &[NewWorkerKey]) -> Vec<EnrolOutcome>: "enrol workers";
             read worker_keys(changed_after: i64, limit: usize) -> WorkerKeysPage: "list the keys of workers";
             write set_worker_key(executor: &ExecutorId, key_id: &str, state: WorkerKeyState, by: &Actor) -> bool: "change the key of a worker";
             read run(run: RunId) -> RunDetail: "read a run";

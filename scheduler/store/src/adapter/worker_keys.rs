@@ -4,7 +4,7 @@ use cueline_model::{ExecutorId, Timestamp};
 
 use super::convert::{corrupt, parse_name, to_u32};
 use crate::worker_keys::{
-    EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS, MAX_WORKER_KEYS,
+    EnrolOutcome, EnrolRefusal, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS,
     NewEnrolmentToken, NewWorkerKey, StoredEnrolmentToken, StoredWorkerKey, WorkerKeyState,
     WorkerKeysPage,
 };
@@ -111,16 +111,6 @@ pub fn too_many_tokens() -> StoreError {
         ErrorKind::Conflict,
         format!(
             "failed to create an enrolment token: there are {MAX_ENROLMENT_TOKENS} that are not spent; delete some first"
-        ),
-    )
-}
-
-/// There are too many keys.
-pub fn too_many_keys() -> StoreError {
-    StoreError::new(
-        ErrorKind::Conflict,
-        format!(
-            "failed to enrol a worker: there are {MAX_WORKER_KEYS} allowed keys; revoke those of workers that are gone"
         ),
     )
 }

@@ -263,7 +263,8 @@ pub async fn changes_of_tokens_and_keys_leave_one_entry(fixture: &Fixture) {
         by: KeyOrigin::Token(token.id.clone()),
     };
     for wanted in [EnrolOutcome::Enrolled, EnrolOutcome::AlreadyAllowed] {
-        assert_eq!(store.enrol_worker(&key).await.expect("answers"), wanted);
+        let outcomes = store.enrol_workers(std::slice::from_ref(&key)).await;
+        assert_eq!(outcomes.expect("answers"), [wanted]);
     }
     let entry = log.next().await.remove(0);
     assert_eq!(entry.actor, Actor::new(ActorKind::Worker, "default/e1"));

@@ -48,7 +48,13 @@ async fn create(fixture: &Fixture, token: &NewEnrolmentToken) {
 }
 
 async fn enrol(fixture: &Fixture, key: &NewWorkerKey) -> EnrolOutcome {
-    fixture.store.enrol_worker(key).await.expect("answers")
+    enrol_all(fixture, std::slice::from_ref(key))
+        .await
+        .remove(0)
+}
+
+async fn enrol_all(fixture: &Fixture, keys: &[NewWorkerKey]) -> Vec<EnrolOutcome> {
+    fixture.store.enrol_workers(keys).await.expect("answers")
 }
 
 async fn uses_left(fixture: &Fixture, token: &NewEnrolmentToken) -> u32 {
@@ -418,18 +424,55 @@ pub async fn enrolments_at_the_same_time_take_one_use_each(fixture: &Fixture) {
         .map(|number| {
             let store = Arc::clone(&fixture.store);
             let key = key(&format!("e{number}"), number, &three);
-            tokio::spawn(async move { store.enrol_worker(&key).await })
+            tokio::spawn(async move { store.enrol_workers(&[key]).await })
         })
         .collect();
     let mut enrolled = 0;
     for task in tasks {
-        match task.await.expect("no panic").expect("answers") {
-            EnrolOutcome::Enrolled => enrolled += 1,
-            outcome => assert_eq!(outcome, refusal(EnrolRefusal::UsedUp)),
+        match task.await.expect("no panic").expect("answers")[..] {
+            [EnrolOutcome::Enrolled] => enrolled += 1,
+            ref outcomes => assert_eq!(outcomes, [refusal(EnrolRefusal::UsedUp)]),
         }
     }
     assert_eq!((enrolled, uses_left(fixture, &three).await), (3, 0));
     assert_eq!(keys(fixture).await.len(), 3);
+}
+
+/// Each key is judged after the ones before it, and a refusal stops none that follow.
+pub async fn keys_of_one_call_are_enrolled_in_their_order(fixture: &Fixture) {
+    let two = token(1, 2);
+    create(fixture, &two).await;
+    let first = key("e1", 1, &two);
+    let keys_in_order = [
+        first.clone(),
+        first.clone(),
+        key("e1", 2, &two),
+        key("e2", 3, &two),
+        rotated("e2", 4, 3),
+        rotated("e2", 5, 3),
+        key("e3", 6, &two),
+        key("e4", 7, &token(9, 1)),
+    ];
+    let outcomes = enrol_all(fixture, &keys_in_order).await;
+    let expected = [
+        EnrolOutcome::Enrolled,
+        EnrolOutcome::AlreadyAllowed,
+        refusal(EnrolRefusal::NameTaken),
+        EnrolOutcome::Enrolled,
+        EnrolOutcome::Enrolled,
+        refusal(EnrolRefusal::OldKeyNotAllowed),
+        refusal(EnrolRefusal::UsedUp),
+        refusal(EnrolRefusal::NoSuchToken),
+    ];
+    assert_eq!(outcomes, expected);
+    assert_eq!(uses_left(fixture, &two).await, 0);
+    let allowed = |id: &str| vec![id.to_owned()];
+    assert_eq!(keys_of(fixture, "e1").await, (allowed("key-1"), vec![]));
+    let of_second = (allowed("key-4"), allowed("key-3"));
+    assert_eq!(keys_of(fixture, "e2").await, of_second);
+    let again = enrol_all(fixture, &keys_in_order[..1]).await;
+    assert_eq!(again, [EnrolOutcome::AlreadyAllowed]);
+    assert_eq!(enrol_all(fixture, &[]).await, []);
 }
 
 /// A token of a namespace enrols workers of all its groups, and no others.
