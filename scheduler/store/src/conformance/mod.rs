@@ -148,7 +148,7 @@ macro_rules! store_conformance {
             worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded, a_token_enrols_its_namespace_only,
                 a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each,
-                keys_of_one_call_are_enrolled_in_their_order;
+                keys_of_one_call_are_enrolled_in_their_order, keys_are_bounded;
             accounts: users_are_kept, users_are_listed_by_name, a_users_fields_are_checked, a_name_and_a_subject_belong_to_one_user, users_are_bounded,
                 one_first_user_is_created, the_first_user_can_manage_users, a_user_is_changed_by_version, the_last_administrator_stays,
                 two_administrators_do_not_delete_each_other, a_deleted_user_has_no_sessions_and_tokens,

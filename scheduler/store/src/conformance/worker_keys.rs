@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::fixture::{Fixture, actor, executor, name, refused};
 use crate::{
     EnrolOutcome, EnrolRefusal, ErrorKind, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS,
-    NewEnrolmentToken, NewWorkerKey, StoredWorkerKey, WorkerKeyState,
+    MAX_WORKER_KEYS, NewEnrolmentToken, NewWorkerKey, StoredWorkerKey, WorkerKeyState,
 };
 
 /// A token for all groups, with this number as its id.
@@ -473,6 +473,43 @@ pub async fn keys_of_one_call_are_enrolled_in_their_order(fixture: &Fixture) {
     let again = enrol_all(fixture, &keys_in_order[..1]).await;
     assert_eq!(again, [EnrolOutcome::AlreadyAllowed]);
     assert_eq!(enrol_all(fixture, &[]).await, []);
+}
+
+/// A new key takes the place of the one that was revoked first.
+pub async fn keys_are_bounded(fixture: &Fixture) {
+    let sql = async |statement| fixture.harness.sql(statement).await;
+    let five = token(1, 5);
+    create(fixture, &five).await;
+    let first = key("e1", 1, &five);
+    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
+    sql("
+        WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99998)
+        INSERT INTO worker_key (group_name, executor, key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change)
+        SELECT group_name, 'other-' || CAST(i AS TEXT), key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change + i
+        FROM worker_key, n")
+    .await;
+    sql("UPDATE worker_key_version SET number = (SELECT max(change) FROM worker_key)").await;
+    let (last, refused) = (key("e2", 2, &five), key("e3", 3, &five));
+    let outcomes = enrol_all(fixture, &[last, refused.clone()]).await;
+    let full = refusal(EnrolRefusal::TooManyKeys);
+    assert_eq!(outcomes, [EnrolOutcome::Enrolled, full]);
+    assert_eq!(uses_left(fixture, &five).await, 3);
+    let revoked = fixture
+        .store
+        .set_worker_key(
+            &first.executor,
+            "key-1",
+            WorkerKeyState::Revoked,
+            &actor("ann"),
+        )
+        .await;
+    assert!(revoked.expect("revokes"));
+    let outcomes = enrol_all(fixture, &[refused, key("e4", 4, &five)]).await;
+    assert_eq!(outcomes, [EnrolOutcome::Enrolled, full]);
+    let left = sql("SELECT CAST(count(*) AS TEXT) FROM worker_key").await;
+    assert_eq!(left, MAX_WORKER_KEYS.to_string());
+    let revoked = sql("SELECT CAST(count(*) AS TEXT) FROM worker_key WHERE executor = 'e1'").await;
+    assert_eq!(revoked, "0", "it was deleted");
 }
 
 /// A token of a namespace enrols workers of all its groups, and no others.
