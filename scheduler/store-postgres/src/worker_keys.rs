@@ -173,7 +173,7 @@ impl PgStore {
     pub(crate) async fn enrol_workers(&self, keys: &[NewWorkerKey]) -> Result<Vec<EnrolOutcome>> {
         let mut tx = self.db.write().await?;
         let mut change = lock_version(&mut tx).await?;
-        let mut stored = count(&mut tx, COUNT_KEYS).await?;
+        let mut stored = None;
         let (mut outcomes, mut entries) = (Vec::with_capacity(keys.len()), Vec::new());
         for key in keys {
             let writes = match plan(&mut tx, key).await? {
@@ -183,15 +183,19 @@ impl PgStore {
                     continue;
                 }
             };
-            if stored >= to_i64(MAX_WORKER_KEYS) {
-                if !delete_first_revoked(&mut tx).await? {
-                    outcomes.push(EnrolOutcome::Refused(EnrolRefusal::TooManyKeys));
-                    continue;
-                }
-                stored -= 1;
+            let before = match stored {
+                Some(stored) => stored,
+                None => count(&mut tx, COUNT_KEYS).await?,
+            };
+            let kept = before - delete_keys(&mut tx, &key.executor, &writes.deleted).await?;
+            let is_full = kept >= to_i64(MAX_WORKER_KEYS);
+            // A deletion would have made room, so a refusal changes nothing.
+            if is_full && !delete_first_revoked(&mut tx).await? {
+                outcomes.push(EnrolOutcome::Refused(EnrolRefusal::TooManyKeys));
+                continue;
             }
             change = write_enrolment(&mut tx, key, &writes, change).await?;
-            stored += 1 - to_i64(writes.deleted.len());
+            stored = Some(kept + i64::from(!is_full));
             entries.push(key_enrolled(key, &writes));
             outcomes.push(EnrolOutcome::Enrolled);
         }
@@ -290,6 +294,25 @@ async fn plan(tx: &mut WriteTx, key: &NewWorkerKey) -> Result<EnrolmentPlan> {
     Ok(plan_enrolment(key, token, &keys, tx.now)?)
 }
 
+/// Deletes these keys of the executor. Returns how many there were.
+async fn delete_keys(
+    conn: &mut PgConnection,
+    executor: &ExecutorId,
+    ids: &[String],
+) -> Result<i64> {
+    let mut deleted = 0;
+    for id in ids {
+        let result = sqlx::query(DELETE_KEY)
+            .bind(executor.group.as_str())
+            .bind(executor.name.as_str())
+            .bind(id)
+            .execute(&mut *conn)
+            .await?;
+        deleted += i64::from(result.rows_affected() == 1);
+    }
+    Ok(deleted)
+}
+
 /// Returns whether there was a revoked key.
 async fn delete_first_revoked(conn: &mut PgConnection) -> Result<bool> {
     let deleted = sqlx::query(DELETE_FIRST_REVOKED).execute(conn).await?;
@@ -307,14 +330,6 @@ async fn write_enrolment(
     if let Some(token) = &writes.token {
         sqlx::query(USE_TOKEN)
             .bind(token)
-            .execute(&mut **tx)
-            .await?;
-    }
-    for id in &writes.deleted {
-        sqlx::query(DELETE_KEY)
-            .bind(executor.group.as_str())
-            .bind(executor.name.as_str())
-            .bind(id)
             .execute(&mut **tx)
             .await?;
     }

@@ -166,7 +166,7 @@ impl SqliteStore {
         let mut tx = self.db.write().await?;
         let now = self.db.now();
         let mut change = count(&mut tx, VERSION).await?;
-        let mut stored = count(&mut tx, COUNT_KEYS).await?;
+        let mut stored = None;
         let (mut outcomes, mut entries) = (Vec::with_capacity(keys.len()), Vec::new());
         for key in keys {
             let writes = match plan(&mut tx, key, now).await? {
@@ -176,15 +176,19 @@ impl SqliteStore {
                     continue;
                 }
             };
-            if stored >= to_i64(MAX_WORKER_KEYS) {
-                if !delete_first_revoked(&mut tx).await? {
-                    outcomes.push(EnrolOutcome::Refused(EnrolRefusal::TooManyKeys));
-                    continue;
-                }
-                stored -= 1;
+            let before = match stored {
+                Some(stored) => stored,
+                None => count(&mut tx, COUNT_KEYS).await?,
+            };
+            let kept = before - delete_keys(&mut tx, &key.executor, &writes.deleted).await?;
+            let is_full = kept >= to_i64(MAX_WORKER_KEYS);
+            // A deletion would have made room, so a refusal changes nothing.
+            if is_full && !delete_first_revoked(&mut tx).await? {
+                outcomes.push(EnrolOutcome::Refused(EnrolRefusal::TooManyKeys));
+                continue;
             }
             change = write_enrolment(&mut tx, key, &writes, (change, now)).await?;
-            stored += 1 - to_i64(writes.deleted.len());
+            stored = Some(kept + i64::from(!is_full));
             entries.push(key_enrolled(key, &writes));
             outcomes.push(EnrolOutcome::Enrolled);
         }
@@ -279,6 +283,25 @@ async fn plan(
     Ok(plan_enrolment(key, token, &keys, now)?)
 }
 
+/// Deletes these keys of the executor. Returns how many there were.
+async fn delete_keys(
+    conn: &mut SqliteConnection,
+    executor: &ExecutorId,
+    ids: &[String],
+) -> Result<i64> {
+    let mut deleted = 0;
+    for id in ids {
+        let result = sqlx::query(DELETE_KEY)
+            .bind(executor.group.as_str())
+            .bind(executor.name.as_str())
+            .bind(id)
+            .execute(&mut *conn)
+            .await?;
+        deleted += i64::from(result.rows_affected() == 1);
+    }
+    Ok(deleted)
+}
+
 /// Returns whether there was a revoked key.
 async fn delete_first_revoked(conn: &mut SqliteConnection) -> Result<bool> {
     let deleted = sqlx::query(DELETE_FIRST_REVOKED).execute(conn).await?;
@@ -297,14 +320,6 @@ async fn write_enrolment(
     if let Some(token) = &writes.token {
         sqlx::query(USE_TOKEN)
             .bind(token)
-            .execute(&mut *conn)
-            .await?;
-    }
-    for id in &writes.deleted {
-        sqlx::query(DELETE_KEY)
-            .bind(executor.group.as_str())
-            .bind(executor.name.as_str())
-            .bind(id)
             .execute(&mut *conn)
             .await?;
     }

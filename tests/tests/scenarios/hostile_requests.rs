@@ -64,7 +64,7 @@ async fn hostile_requests_neither_stop_jobs_nor_reach_a_terminal() -> Result<()>
     let data = folder.path().join("data");
     let port = free_port()?;
     // Errors of connections are logged at this level only.
-    let process = process(&data, port, &[])?.env("CUELINE_LOG", "info,cueline_api=debug");
+    let process = process(&data, port, &[])?.env("CUELINE_LOG", "info,cueline_http=debug");
     let server = Standalone::launch(process, &data, port).await?;
     let job = json!({ "name": "tick", "schedule": { "every": "500ms" }, "handler": { "command": ["true"] } });
     server.apply(&json!([job])).await?;

@@ -51,7 +51,7 @@ pub(crate) struct UnstoredHeartbeat {
 struct Judged {
     lost: u64,
     /// Whether one changes how runs are routed.
-    has_news: bool,
+    changes_routing: bool,
 }
 
 /// The most heartbeats stored at once.
@@ -73,11 +73,8 @@ impl Heartbeats {
                 () = tokio::time::sleep(self.self_check.intervals.every) => {}
                 () = stop.soft() => return,
             }
-            let gathered_at = tokio::select! {
-                gathered_at = self.gather(&mut inbox) => gathered_at,
-                () = stop.soft() => return,
-            };
-            match self.flush(gathered_at).await {
+            let received_at = self.linger(&mut inbox, &stop).await;
+            match self.flush(received_at).await {
                 Ok(()) => backoff.reset(),
                 Err(e) => {
                     tracing::error!(error = %e, "failed to store heartbeats; executor timeouts are paused until they are stored");
@@ -98,35 +95,35 @@ impl Heartbeats {
         self.flush(received_at).await
     }
 
-    /// Receives heartbeats until one brings news, or for a moment. Executors send them one at a time. A transaction for each
-    /// would be too many in a large fleet. Returns the time up to which all were received.
-    async fn gather(&mut self, inbox: &mut Listener) -> Timestamp {
-        let until = Instant::now() + self.self_check.intervals.gather_for;
+    /// Receives heartbeats until one changes how runs are routed, or for a moment. Executors send them one at a time. A
+    /// transaction for each would be too many in a large fleet. Returns the time up to which all were received.
+    async fn linger(&mut self, inbox: &mut Listener, stop: &Stop) -> Timestamp {
+        let until = Instant::now() + self.self_check.intervals.linger;
+        // A failed call has left some.
+        let mut is_due = !self.unstored.is_empty();
         loop {
             let received_at = self.clock.now();
-            let has_news = self.receive(inbox, received_at).await;
-            if has_news || self.unstored.is_empty() || self.unstored.len() >= BATCH {
+            is_due |= self.receive(inbox, received_at).await;
+            if is_due || self.unstored.is_empty() || self.unstored.len() >= BATCH {
                 return received_at;
             }
-            let is_open = tokio::select! {
-                is_open = inbox.arrived() => is_open,
-                () = sleep_until(until) => false,
-            };
-            if !is_open {
-                return received_at;
+            tokio::select! {
+                is_open = inbox.arrived() => is_due = !is_open,
+                () = sleep_until(until) => is_due = true,
+                () = stop.soft() => is_due = true,
             }
         }
     }
 
-    /// Keeps the heartbeats that have arrived. Returns whether runs may be routed differently because of one.
+    /// Keeps the heartbeats that have arrived. Returns whether one changes how runs are routed.
     async fn receive(&mut self, inbox: &mut Listener, received_at: Timestamp) -> bool {
         let mut received = Vec::new();
         inbox.try_recv_many(&mut received, usize::MAX);
-        let (mut lost, mut has_news) = (inbox.take_lost(), false);
+        let (mut lost, mut changes_routing) = (inbox.take_lost(), false);
         for part in received.chunks(VERIFIED_AT_ONCE) {
             let judged = self.judge_all(part, received_at);
             lost += judged.lost;
-            has_news |= judged.has_news;
+            changes_routing |= judged.changes_routing;
             tokio::task::yield_now().await;
         }
         if lost > 0 {
@@ -136,7 +133,7 @@ impl Heartbeats {
             );
             self.self_check.restart_counting(received_at);
         }
-        has_news
+        changes_routing
     }
 
     /// Stores and registers what was received until then.
@@ -157,7 +154,7 @@ impl Heartbeats {
             let Some(heartbeat) = message.and_then(|m| self.judge(m, received_at)) else {
                 continue;
             };
-            judged.has_news |= self.registry.is_news(&heartbeat, received_at);
+            judged.changes_routing |= self.registry.changes_routing(&heartbeat, received_at);
             // The last heartbeat of an executor replaces the earlier ones.
             let executor = heartbeat.executor.clone();
             if self.unstored.len() < MAX_UNSTORED || self.unstored.contains_key(&executor) {

@@ -115,8 +115,8 @@ impl Registry {
         !is_same
     }
 
-    /// Whether runs may be routed differently as soon as this heartbeat, received at `at`, is recorded.
-    pub(crate) fn is_news(&self, heartbeat: &Heartbeat, at: Timestamp) -> bool {
+    /// Whether runs may be routed differently once this heartbeat, received at `at`, is recorded.
+    pub(crate) fn changes_routing(&self, heartbeat: &Heartbeat, at: Timestamp) -> bool {
         // The attempts that an executor holds count from its last heartbeat on.
         if self.counts_given.load(Ordering::Relaxed) {
             return true;
@@ -126,6 +126,7 @@ impl Registry {
         !known.is_some_and(|known| {
             !self.is_expired(known.last_heartbeat_at, at)
                 && known.session == heartbeat.session
+                && known.answered.unanswered_at.is_none()
                 && known.is_as_in(heartbeat)
         })
     }
@@ -395,34 +396,51 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_news_if_runs_may_be_routed_differently() {
+    fn heartbeats_that_change_how_runs_are_routed() {
         let registry = Registry::new(15_000);
         let at = Timestamp::from_millis;
-        assert!(registry.is_news(&heartbeat(), at(0)), "not known");
+        assert!(registry.changes_routing(&heartbeat(), at(0)), "not known");
         registry.record(&heartbeat(), at(0));
         let mut same = heartbeat();
         (same.held, same.running) = (5, 3);
-        assert!(!registry.is_news(&same, at(5_000)));
-        assert!(registry.is_news(&same, at(15_001)), "it was silent");
-        let is_news = |change: fn(&mut Heartbeat)| {
+        assert!(!registry.changes_routing(&same, at(5_000)));
+        assert!(registry.changes_routing(&same, at(15_001)), "it was silent");
+        let changes = |change: fn(&mut Heartbeat)| {
             let mut changed = heartbeat();
             change(&mut changed);
-            registry.is_news(&changed, at(5_000))
+            registry.changes_routing(&changed, at(5_000))
         };
-        assert!(is_news(|heartbeat| heartbeat.draining = true));
-        assert!(is_news(|heartbeat| heartbeat.gone = true));
-        assert!(is_news(|heartbeat| heartbeat.capacity = 2));
-        assert!(is_news(|heartbeat| heartbeat.session = Session(2)));
-        assert!(is_news(|heartbeat| heartbeat
+        assert!(changes(|heartbeat| heartbeat.draining = true));
+        assert!(changes(|heartbeat| heartbeat.gone = true));
+        assert!(changes(|heartbeat| heartbeat.capacity = 2));
+        assert!(changes(|heartbeat| heartbeat.weight = Weight::clamped(3)));
+        assert!(changes(|heartbeat| {
+            heartbeat.labels.insert("zone".to_owned(), "a".to_owned());
+        }));
+        assert!(changes(
+            |heartbeat| heartbeat.refusal = Some("why".to_owned())
+        ));
+        assert!(changes(|heartbeat| heartbeat.session = Session(2)));
+        assert!(changes(|heartbeat| heartbeat
             .capabilities
             .push("shell".to_owned())));
+        let _ = registry.note_answer(&heartbeat().executor, false, at(1_000));
+        assert!(
+            registry.changes_routing(&same, at(5_000)),
+            "it had not answered"
+        );
+        registry.record(&same, at(5_000));
+        assert!(!registry.changes_routing(&same, at(5_000)));
         let candidate = Candidate {
             name: "e".parse().expect("valid"),
             weight: cueline_model::Weight::default(),
             capacity: 1,
         };
         registry.loads(&heartbeat().executor.group, &[candidate]);
-        assert!(registry.is_news(&same, at(5_000)), "a job chooses by load");
+        assert!(
+            registry.changes_routing(&same, at(5_000)),
+            "a job chooses by load"
+        );
     }
 
     #[test]

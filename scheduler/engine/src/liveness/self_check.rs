@@ -16,10 +16,10 @@ use crate::lock::lock;
 /// Intervals of the self check, derived from `failover_after`, the silence after which an executor has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intervals {
-    /// The time between two loopback heartbeats, and at most between two flushes; 1 s.
+    /// The time between two loopback heartbeats, and with `linger` at most between two flushes; 1 s.
     pub(crate) every: Duration,
-    /// Heartbeats that bring no news are gathered for this time before they are stored; 200 ms.
-    pub(crate) gather_for: Duration,
+    /// Heartbeats that do not change how runs are routed wait for further ones for this time; 200 ms.
+    pub(crate) linger: Duration,
     /// Evidence older than this counts as a gap; 4 s. Together with a heartbeat interval and a reconnect it is much
     /// shorter than `failover_after`.
     pub(crate) max_gap_ms: i64,
@@ -44,7 +44,7 @@ impl Intervals {
         let every_ms = fraction(30, 200, 1_000);
         Self {
             every: Duration::from_millis(every_ms),
-            gather_for: Duration::from_millis(every_ms / 5),
+            linger: Duration::from_millis(every_ms / 5),
             max_gap_ms: i64::try_from(gap_ms).unwrap_or(i64::MAX),
             store_within: Duration::from_millis(gap_ms.saturating_sub(every_ms)),
             resubscribe_after: Duration::from_millis(fraction(2, 2_000, 15_000)),
@@ -223,10 +223,12 @@ mod tests {
             let every_ms = intervals.every.as_millis();
             let gap_ms = u128::from(intervals.max_gap_ms.unsigned_abs());
             assert!(every_ms * 4 <= gap_ms);
+            assert!((every_ms + intervals.linger.as_millis()) * 3 <= gap_ms);
             assert!(intervals.store_within.as_millis() + every_ms <= gap_ms);
         }
         let usual = Intervals::of(30_000);
         assert_eq!(usual.every, Duration::from_secs(1));
+        assert_eq!(usual.linger, Duration::from_millis(200));
         assert_eq!(usual.max_gap_ms, 4_000);
         assert_eq!(usual.store_within, Duration::from_secs(3));
         assert_eq!(usual.resubscribe_after, Duration::from_secs(15));

@@ -1,6 +1,6 @@
 //! The claims of executors that wait to be carried out, and what their executors were told.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -62,21 +62,24 @@ impl Waiting {
     }
 
     fn take(&mut self, most: usize) -> Vec<(ClaimId, Claim)> {
-        let mut taken: Vec<(ClaimId, Claim)> = Vec::new();
-        while taken.len() < most
-            && let Some((executor, _)) = self.order.front()
-            && taken.iter().all(|((other, _), _)| other != executor)
-            && let Some(id) = self.order.pop_front()
-            && let Some(claim) = self.claims.remove(&id)
-        {
-            taken.push((id, claim));
+        let (mut taken, mut executors) = (Vec::new(), HashSet::new());
+        for id in std::mem::take(&mut self.order) {
+            // The set keeps the executors whose further claims stay.
+            if taken.len() < most
+                && executors.insert(id.0.clone())
+                && let Some(claim) = self.claims.remove(&id)
+            {
+                taken.push((id, claim));
+            } else {
+                self.order.push_back(id);
+            }
         }
         taken
     }
 }
 
 /// A heartbeat that has, or may have, a claim.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Claim {
     /// It is sealed with a key that does not count.
     Unverified {
@@ -90,7 +93,7 @@ pub(super) enum Claim {
 }
 
 /// What an executor asks for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Claimed {
     /// A token vouches for its key.
     Enrolment(EnrolmentClaim),
@@ -266,8 +269,15 @@ mod tests {
         ] {
             claims.add_unverified(executor(name), key, &heartbeat);
         }
+        assert_eq!(executors(&claims.take(2)), ["a", "b"].map(executor));
+        claims.add_unverified(executor("d"), key(), &heartbeat);
+        assert_eq!(executors(&claims.take(9)), ["a", "c", "d"].map(executor));
+        claims.add_unverified(executor("a"), key(), &heartbeat);
+        claims.add_unverified(executor("a"), second_key(), &heartbeat);
+        claims.add_unverified(executor("b"), key(), &heartbeat);
         assert_eq!(executors(&claims.take(9)), ["a", "b"].map(executor));
-        assert_eq!(executors(&claims.take(9)), ["a", "c"].map(executor));
+        let left = claims.take(9);
+        assert_eq!(left[0].0, (executor("a"), second_key()));
     }
 
     #[test]

@@ -14,7 +14,9 @@ use cueline_model::{ExecutorId, Timestamp};
 use cueline_protocol::origin::{EnrolmentClaim, Purpose, RotationClaim, Sealed, WorkerKeyId};
 use cueline_protocol::{Control, HeartbeatMessage, VERSION, decode, encode};
 use cueline_runtime::Stop;
-use cueline_store::{EnrolOutcome, EnrolRefusal, KeyOrigin, NewWorkerKey, Store, StoreError};
+use cueline_store::{
+    EnrolOutcome, EnrolRefusal, ErrorKind, KeyOrigin, NewWorkerKey, Store, StoreError,
+};
 
 use super::claims::{Claim, ClaimId, Claimed, Claims, claimed_by};
 use super::forged::Forged;
@@ -35,7 +37,8 @@ pub(crate) struct Enrolment {
     pub(crate) claims: Arc<Claims>,
 }
 
-/// The most claims carried out at once. As many signatures are verified without giving other tasks a turn.
+/// The most claims carried out at once. Each one has one or two signatures, which are verified without giving other tasks a
+/// turn.
 const AT_ONCE: usize = 32;
 
 /// The verifiers of enrolment tokens that were read, by the id of the token. `None` if there is no such token.
@@ -66,24 +69,34 @@ impl Enrolment {
             if claims.is_empty() {
                 return;
             }
-            match self.carry_out(claims).await {
-                Ok(answers) => {
-                    for (executor, answer) in answers {
-                        self.tell(&executor, answer).await;
-                    }
+            let (accepted, claims): (Vec<_>, Vec<_>) = claims
+                .into_iter()
+                .partition(|(_, claim)| matches!(claim, Claim::Accepted));
+            // These need no store.
+            for ((executor, key), _) in accepted {
+                self.tell(&executor, (key, Ok(()))).await;
+            }
+            match self.carry_out(claims.clone()).await {
+                Ok(()) => {}
+                Err(error) if claims.len() == 1 || error.kind() == ErrorKind::Transient => {
+                    warn(&error);
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "failed to enrol keys of workers; their next heartbeats try again. Check the database");
-                }
+                // What is wrong with one must not stop the others.
+                Err(_) => self.carry_out_each(claims).await,
             }
         }
     }
 
-    /// Returns what the executors are told.
-    async fn carry_out(
-        &self,
-        claims: Vec<(ClaimId, Claim)>,
-    ) -> Result<Vec<(ExecutorId, Answer)>, StoreError> {
+    async fn carry_out_each(&self, claims: Vec<(ClaimId, Claim)>) {
+        for claim in claims {
+            if let Err(error) = self.carry_out(vec![claim]).await {
+                warn(&error);
+            }
+        }
+    }
+
+    /// Carries out claims that need the store, and tells their executors the results.
+    async fn carry_out(&self, claims: Vec<(ClaimId, Claim)>) -> Result<(), StoreError> {
         let unverified = claims.iter().filter_map(|(_, claim)| match claim {
             Claim::Unverified { arrived_at, .. } => Some(*arrived_at),
             Claim::Accepted | Claim::Verified(_) => None,
@@ -94,12 +107,9 @@ impl Enrolment {
         }
         let (mut answers, mut vouched) = (Vec::new(), Vec::new());
         let mut verifiers = Verifiers::new();
-        for ((executor, key), claim) in claims {
+        for ((executor, _), claim) in claims {
             let claimed = match claim {
-                Claim::Accepted => {
-                    answers.push((executor, (key, Ok(()))));
-                    continue;
-                }
+                Claim::Accepted => continue,
                 Claim::Verified(claimed) => claimed,
                 Claim::Unverified { heartbeat, .. } => match self.claimed_in(&heartbeat) {
                     Ok(Some(claimed)) => claimed,
@@ -136,7 +146,10 @@ impl Enrolment {
             }
         }
         answers.extend(self.enrol(vouched).await?);
-        Ok(answers)
+        for (executor, answer) in answers {
+            self.tell(&executor, answer).await;
+        }
+        Ok(())
     }
 
     fn refuse_key(&self, executor: &ExecutorId, key: WorkerKeyId, reason: String) -> Answer {
@@ -261,27 +274,35 @@ impl Enrolment {
         }
         let (ids, new): (Vec<WorkerKeyId>, Vec<NewWorkerKey>) = vouched.into_iter().unzip();
         let outcomes = self.store.enrol_workers(&new).await?;
-        if outcomes
-            .iter()
-            .any(|outcome| !matches!(outcome, EnrolOutcome::Refused(_)))
+        let mut is_known = true;
+        let mut answers = Vec::with_capacity(new.len());
+        for ((id, NewWorkerKey { executor, .. }), outcome) in ids.into_iter().zip(new).zip(outcomes)
         {
-            // This node has to know the keys before the workers use them.
-            self.keys.refresh_now().await?;
-        }
-        let answer = |((id, NewWorkerKey { executor, .. }), outcome)| {
             let answer = match outcome {
+                EnrolOutcome::Enrolled => {
+                    tracing::info!(group = %executor.group, executor = %executor.name, key = %id, "enrolled the key of a worker");
+                    is_known = false;
+                    (id, Ok(()))
+                }
+                EnrolOutcome::AlreadyAllowed => {
+                    is_known = false;
+                    (id, Ok(()))
+                }
+                EnrolOutcome::Refused(refusal @ EnrolRefusal::TooManyKeys) => {
+                    tracing::warn!(group = %executor.group, executor = %executor.name, key = %id, "failed to enrol the key of a worker: {refusal}");
+                    (id, Err(refusal.to_string()))
+                }
                 EnrolOutcome::Refused(refusal) => {
                     self.refuse_key(&executor, id, refusal.to_string())
                 }
-                EnrolOutcome::Enrolled => {
-                    tracing::info!(group = %executor.group, executor = %executor.name, key = %id, "enrolled the key of a worker");
-                    (id, Ok(()))
-                }
-                EnrolOutcome::AlreadyAllowed => (id, Ok(())),
             };
-            (executor, answer)
-        };
-        Ok(ids.into_iter().zip(new).zip(outcomes).map(answer).collect())
+            answers.push((executor, answer));
+        }
+        if !is_known {
+            // This node has to know the keys before the workers use them.
+            self.keys.refresh_now().await?;
+        }
+        Ok(answers)
     }
 
     /// Tells the executor the result. A failure is only logged: the executor repeats its claim.
@@ -301,4 +322,8 @@ impl Enrolment {
             tracing::warn!(group = %executor.group, executor = %executor.name, %error, "failed to answer the enrolment of a worker; trying again. Check the broker");
         }
     }
+}
+
+fn warn(error: &StoreError) {
+    tracing::warn!(%error, "failed to enrol keys of workers; their next heartbeats try again. Check the database");
 }

@@ -92,6 +92,57 @@ async fn claims_that_wait_are_carried_out_together() {
     assert_eq!(refused, 1, "the token has 30 uses");
 }
 
+/// The row of a token may be damaged.
+#[tokio::test]
+async fn a_claim_that_the_store_cannot_judge_stops_no_other() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let token = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&token, 2).await;
+    let mut workers = Vec::new();
+    for (name, seed) in [("e1", 1), ("e2", 2)] {
+        let mut worker = fixture.silent_executor(name).await;
+        worker.seal_with(&key(seed));
+        claim(&worker, &token, seed).await;
+        workers.push(worker);
+    }
+    // The call for both, and that for the first one alone.
+    for _ in 0..2 {
+        fixture.store.fail_next("token_verifier", Fault::Broken);
+    }
+    receive(&mut engine).await;
+    assert_eq!(workers[0].received_key_answers(), []);
+    assert_eq!(workers[1].received_key_answers(), [(key_id(2), None)]);
+}
+
+#[tokio::test]
+async fn a_known_worker_is_answered_while_the_store_is_away() {
+    let fixture = Fixture::new().await;
+    let mut engine = fixture.verifying_engine("one").await;
+    let token = EnrolmentToken::new([1; 8], [1; 32]);
+    fixture.store_token(&token, 2).await;
+    let (mut e1, mut e2) = (
+        fixture.silent_executor("e1").await,
+        fixture.silent_executor("e2").await,
+    );
+    e1.seal_with(&key(1));
+    e2.seal_with(&key(2));
+    claim(&e1, &token, 1).await;
+    receive(&mut engine).await;
+    assert_eq!(e1.received_key_answers().len(), 1);
+    // It starts again, with another worker.
+    fixture.set(2_000);
+    claim(&e2, &token, 2).await;
+    claim(&e1, &token, 1).await;
+    fixture.store.fail_next("token_verifier", Fault::Before);
+    receive(&mut engine).await;
+    assert_eq!(e1.received_key_answers(), [(key_id(1), None)]);
+    assert_eq!(e2.received_key_answers(), []);
+    claim(&e2, &token, 2).await;
+    receive(&mut engine).await;
+    assert_eq!(e2.received_key_answers(), [(key_id(2), None)]);
+}
+
 #[tokio::test]
 async fn a_refused_worker_is_told_why() {
     let fixture = Fixture::new().await;

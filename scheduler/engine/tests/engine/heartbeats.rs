@@ -86,7 +86,7 @@ async fn heartbeats_that_arrive_while_the_store_is_slow_are_stored_together() {
 
 /// In a large fleet they arrive one at a time, all the time.
 #[tokio::test]
-async fn heartbeats_without_news_are_stored_together() {
+async fn heartbeats_that_change_nothing_are_stored_together() {
     const METHOD: &str = "record_heartbeats";
     const HEARTBEATS: u32 = 40;
     let fixture = Fixture::new().await;
