@@ -18,7 +18,6 @@ use cueline_protocol::origin::EnrolmentToken;
 use cueline_runtime::Lifecycle;
 use cueline_store::Store;
 use cueline_worker::{KeyFile, Worker, WorkerIdentity};
-use tokio::task::spawn_blocking;
 
 use crate::adapters::{
     BrokerSettings, BrokerUrl, ClientIdentity, OpenBroker, StoreSettings, StoreUrl,
@@ -29,6 +28,8 @@ use crate::standalone::{Composition, CompositionOptions, DataDir};
 const CONCURRENCY: usize = 10_000;
 /// Handlers that a light executor runs at once.
 const LIGHT_CONCURRENCY: usize = 64;
+/// Identities of light executors that are opened at the same time.
+const OPENED_AT_ONCE: usize = 16;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time beyond the drain timeout, to report the last attempts.
 const STOP_MARGIN: Duration = Duration::from_secs(10);
@@ -192,31 +193,22 @@ async fn run_light_executors(
     }
     let noop = Arc::new(Noop::default());
     let trusted = trusted_keys(args)?;
+    let identities = open_identities(args, id, executors)?;
     let tasks = Lifecycle::new();
-    for (n, broker) in (1..=executors).zip(brokers.iter().cycle()) {
-        let name = format!("{}-{n}", id.name);
-        let (group, state_dir) = (id.group.clone(), args.state_dir.join(&name));
-        let (token, broker) = (token.clone(), broker.broker.clone());
-        let (trusted, noop, stop) = (trusted.clone(), Arc::clone(&noop), tasks.stop());
+    for ((name, identity), broker) in identities.into_iter().zip(brokers.iter().cycle()) {
+        let worker = Worker::builder(id.group.as_str())
+            .identity(identity.enrolment(Some(token.clone())))
+            .broker(broker.broker.clone())
+            .concurrency(LIGHT_CONCURRENCY)
+            .drain_timeout(DRAIN_TIMEOUT)
+            .fence_after(FENCE_AFTER)
+            .failover_after(FAILOVER_AFTER)
+            .trust(trusted.clone())
+            .native("noop", Arc::clone(&noop))
+            .build()?;
+        let stop = tasks.stop();
         tasks.spawn("executor", async move {
-            let run = async {
-                // Its first start writes a key through to the disk. Executors of a real fleet do that side by side.
-                let (of, named) = (group.clone(), name.clone());
-                let identity =
-                    spawn_blocking(move || WorkerIdentity::open(of.as_str(), &named, state_dir));
-                let worker = Worker::builder(group.as_str())
-                    .identity(identity.await??.enrolment(Some(token)))
-                    .broker(broker)
-                    .concurrency(LIGHT_CONCURRENCY)
-                    .drain_timeout(DRAIN_TIMEOUT)
-                    .fence_after(FENCE_AFTER)
-                    .failover_after(FAILOVER_AFTER)
-                    .trust(trusted)
-                    .native("noop", noop)
-                    .build()?;
-                anyhow::Ok(worker.run(stop).await?)
-            };
-            if let Err(error) = run.await {
+            if let Err(error) = worker.run(stop).await {
                 tracing::error!(executor = %name, %error, "executor failed; the benchmark ends");
             }
         });
@@ -234,4 +226,34 @@ async fn run_light_executors(
         broker.close().await;
     }
     ended.map_or(Ok(()), |what| Err(unexpected_end(&what)))
+}
+
+/// The names and identities of many executors. The first start of each writes a key through to the disk. Executors of a
+/// real fleet do that side by side.
+fn open_identities(
+    args: &BenchWorkerArgs,
+    id: &ExecutorId,
+    executors: u32,
+) -> Result<Vec<(String, WorkerIdentity)>> {
+    let names: Vec<String> = (1..=executors)
+        .map(|n| format!("{}-{n}", id.name))
+        .collect();
+    let open = |name: &String| {
+        let state_dir = args.state_dir.join(name);
+        let identity = WorkerIdentity::open(id.group.as_str(), name, state_dir)?;
+        Ok((name.clone(), identity))
+    };
+    let a_part = names.len().div_ceil(OPENED_AT_ONCE).max(1);
+    std::thread::scope(|scope| {
+        let begin = |part: &[String]| {
+            let part = part.to_vec();
+            scope.spawn(move || part.iter().map(open).collect::<Result<Vec<_>>>())
+        };
+        let parts: Vec<_> = names.chunks(a_part).map(begin).collect();
+        let mut identities = Vec::with_capacity(names.len());
+        for part in parts {
+            identities.extend(part.join().expect("no panic")?);
+        }
+        Ok(identities)
+    })
 }
