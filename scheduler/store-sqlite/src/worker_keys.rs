@@ -180,6 +180,7 @@ impl SqliteStore {
                 Some(stored) => stored,
                 None => count(&mut tx, COUNT_KEYS).await?,
             };
+            stored = Some(before);
             let kept = before - delete_keys(&mut tx, &key.executor, &writes.deleted).await?;
             let is_full = kept >= to_i64(MAX_WORKER_KEYS);
             // A deletion would have made room, so a refusal changes nothing.

@@ -115,7 +115,8 @@ impl Registry {
         !is_same
     }
 
-    /// Whether runs may be routed differently once this heartbeat, received at `at`, is recorded.
+    /// Whether runs may be routed differently once this heartbeat, received at `at`, is recorded. Another one is only a sign of
+    /// life, without which `failover` asks the executor.
     pub(crate) fn changes_routing(&self, heartbeat: &Heartbeat, at: Timestamp) -> bool {
         // The attempts that an executor holds count from its last heartbeat on.
         if self.counts_given.load(Ordering::Relaxed) {

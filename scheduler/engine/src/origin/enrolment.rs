@@ -37,7 +37,7 @@ pub(crate) struct Enrolment {
     pub(crate) claims: Arc<Claims>,
 }
 
-/// The most claims carried out at once. Each one has one or two signatures, which are verified without giving other tasks a
+/// The most claims carried out at once. Each one has up to two signatures, which are verified without giving other tasks a
 /// turn.
 const AT_ONCE: usize = 32;
 
@@ -76,13 +76,20 @@ impl Enrolment {
             for ((executor, key), _) in accepted {
                 self.tell(&executor, (key, Ok(()))).await;
             }
+            if let Err(error) = self.refresh_for(&claims).await {
+                warn(&error);
+                continue;
+            }
             match self.carry_out(claims.clone()).await {
                 Ok(()) => {}
                 Err(error) if claims.len() == 1 || error.kind() == ErrorKind::Transient => {
                     warn(&error);
                 }
                 // What is wrong with one must not stop the others.
-                Err(_) => self.carry_out_each(claims).await,
+                Err(error) => {
+                    tracing::debug!(%error, "failed to enrol keys of workers together; trying one by one");
+                    self.carry_out_each(claims).await;
+                }
             }
         }
     }
@@ -95,16 +102,20 @@ impl Enrolment {
         }
     }
 
-    /// Carries out claims that need the store, and tells their executors the results.
-    async fn carry_out(&self, claims: Vec<(ClaimId, Claim)>) -> Result<(), StoreError> {
+    /// Another node may have enrolled or allowed the keys. A worker that is refused reports nothing.
+    async fn refresh_for(&self, claims: &[(ClaimId, Claim)]) -> Result<(), StoreError> {
         let unverified = claims.iter().filter_map(|(_, claim)| match claim {
             Claim::Unverified { arrived_at, .. } => Some(*arrived_at),
             Claim::Accepted | Claim::Verified(_) => None,
         });
-        if let Some(newest) = unverified.max() {
-            // Another node may have enrolled or allowed the keys. A worker that is refused reports nothing.
-            self.keys.refresh_since(newest).await?;
+        match unverified.max() {
+            Some(newest) => self.keys.refresh_since(newest).await,
+            None => Ok(()),
         }
+    }
+
+    /// Carries out claims that need the store, and tells their executors the results.
+    async fn carry_out(&self, claims: Vec<(ClaimId, Claim)>) -> Result<(), StoreError> {
         let (mut answers, mut vouched) = (Vec::new(), Vec::new());
         let mut verifiers = Verifiers::new();
         for ((executor, _), claim) in claims {
@@ -287,10 +298,6 @@ impl Enrolment {
                 EnrolOutcome::AlreadyAllowed => {
                     is_known = false;
                     (id, Ok(()))
-                }
-                EnrolOutcome::Refused(refusal @ EnrolRefusal::TooManyKeys) => {
-                    tracing::warn!(group = %executor.group, executor = %executor.name, key = %id, "failed to enrol the key of a worker: {refusal}");
-                    (id, Err(refusal.to_string()))
                 }
                 EnrolOutcome::Refused(refusal) => {
                     self.refuse_key(&executor, id, refusal.to_string())

@@ -506,10 +506,20 @@ pub async fn keys_are_bounded(fixture: &Fixture) {
     assert!(revoked.expect("revokes"));
     let outcomes = enrol_all(fixture, &[refused, key("e4", 4, &five)]).await;
     assert_eq!(outcomes, [EnrolOutcome::Enrolled, full]);
-    let left = sql("SELECT CAST(count(*) AS TEXT) FROM worker_key").await;
-    assert_eq!(left, MAX_WORKER_KEYS.to_string());
+    let count = "SELECT CAST(count(*) AS TEXT) FROM worker_key";
+    assert_eq!(sql(count).await, MAX_WORKER_KEYS.to_string());
     let revoked = sql("SELECT CAST(count(*) AS TEXT) FROM worker_key WHERE executor = 'e1'").await;
     assert_eq!(revoked, "0", "it was deleted");
+    // An executor with as many revoked keys as are kept. The first of them gives way to its next key.
+    sql("
+        UPDATE worker_key SET executor = 'e5', key_id = executor, allowed = false
+        WHERE executor IN ('other-1', 'other-2', 'other-3', 'other-4', 'other-5', 'other-6', 'other-7', 'other-8', 'other-9', 'other-10')")
+    .await;
+    sql("UPDATE worker_key SET executor = 'e5', key_id = 'key-5' WHERE executor = 'other-11'")
+        .await;
+    let outcomes = enrol_all(fixture, &[rotated("e5", 6, 5), key("e6", 7, &five)]).await;
+    assert_eq!(outcomes, [EnrolOutcome::Enrolled; 2]);
+    assert_eq!(sql(count).await, MAX_WORKER_KEYS.to_string());
 }
 
 /// A token of a namespace enrols workers of all its groups, and no others.
