@@ -49,6 +49,7 @@ pub mod sessions;
 pub mod situations;
 pub mod stopped_jobs;
 pub mod triggers;
+pub mod worker_key_bounds;
 pub mod worker_keys;
 
 pub use fixture::{Fixture, Harness, TestClock};
@@ -145,10 +146,11 @@ macro_rules! store_conformance {
             quotas: quotas_are_kept_until_they_are_deleted, changes_of_quotas_are_in_the_audit_log, quotas_are_changed_by_version, max_jobs_bounds_new_jobs,
                 max_jobs_is_exact_under_concurrent_applies, namespaces_are_listed_with_their_numbers, namespaces_are_paged_and_filtered,
                 fires_beyond_the_quota_are_skipped;
-            worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, tokens_are_bounded, a_token_enrols_its_namespace_only,
-                a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated, revoked_keys_are_bounded,
+            worker_keys: a_token_enrols_as_many_workers_as_it_has_uses, tokens_expire_and_are_deleted, a_token_is_checked_and_created_once, a_token_enrols_its_namespace_only,
+                a_name_is_taken_over_only_by_its_own_token, keys_are_revoked_and_allowed_again, a_replaced_key_is_revoked_by_an_operator, keys_are_rotated,
                 keys_are_read_from_the_last_change_on, enrolments_at_the_same_time_take_one_use_each,
-                keys_of_one_call_are_enrolled_in_their_order, keys_are_bounded;
+                keys_of_one_call_are_enrolled_in_their_order;
+            worker_key_bounds: tokens_are_bounded, revoked_keys_are_bounded, keys_are_bounded;
             accounts: users_are_kept, users_are_listed_by_name, a_users_fields_are_checked, a_name_and_a_subject_belong_to_one_user, users_are_bounded,
                 one_first_user_is_created, the_first_user_can_manage_users, a_user_is_changed_by_version, the_last_administrator_stays,
                 two_administrators_do_not_delete_each_other, a_deleted_user_has_no_sessions_and_tokens,
@@ -260,6 +262,7 @@ mod tests {
             include_str!("record_lists.rs"),
             include_str!("triggers.rs"),
             include_str!("maintenance.rs"),
+            include_str!("worker_key_bounds.rs"),
             include_str!("worker_keys.rs"),
         ] {
             for part in module.split("\npub async fn ").skip(1) {

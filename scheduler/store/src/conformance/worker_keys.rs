@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::fixture::{Fixture, actor, executor, name, refused};
 use crate::{
-    EnrolOutcome, EnrolRefusal, ErrorKind, KeyOrigin, MAX_ENROLMENT_TOKENS, MAX_REVOKED_KEYS,
-    MAX_WORKER_KEYS, NewEnrolmentToken, NewWorkerKey, StoredWorkerKey, WorkerKeyState,
+    EnrolOutcome, EnrolRefusal, ErrorKind, KeyOrigin, NewEnrolmentToken, NewWorkerKey,
+    StoredWorkerKey, WorkerKeyState,
 };
 
 /// A token for all groups, with this number as its id.
-fn token(number: u64, uses: u32) -> NewEnrolmentToken {
+pub(super) fn token(number: u64, uses: u32) -> NewEnrolmentToken {
     NewEnrolmentToken {
         id: format!("{number:016x}"),
         verifier: [u8::try_from(number % 256).expect("a byte"); 32],
@@ -24,7 +24,7 @@ fn token(number: u64, uses: u32) -> NewEnrolmentToken {
 }
 
 /// A key of the executor in the group `default`, which the token vouches for.
-fn key(of: &str, number: u8, token: &NewEnrolmentToken) -> NewWorkerKey {
+pub(super) fn key(of: &str, number: u8, token: &NewEnrolmentToken) -> NewWorkerKey {
     NewWorkerKey {
         executor: executor("default", of),
         key: [number; 32],
@@ -33,7 +33,7 @@ fn key(of: &str, number: u8, token: &NewEnrolmentToken) -> NewWorkerKey {
     }
 }
 
-fn rotated(of: &str, number: u8, old: u8) -> NewWorkerKey {
+pub(super) fn rotated(of: &str, number: u8, old: u8) -> NewWorkerKey {
     NewWorkerKey {
         by: KeyOrigin::Rotation {
             old: format!("key-{old}"),
@@ -42,22 +42,22 @@ fn rotated(of: &str, number: u8, old: u8) -> NewWorkerKey {
     }
 }
 
-async fn create(fixture: &Fixture, token: &NewEnrolmentToken) {
+pub(super) async fn create(fixture: &Fixture, token: &NewEnrolmentToken) {
     let created = fixture.store.create_enrolment_token(token).await;
     assert!(created.expect("creates"));
 }
 
-async fn enrol(fixture: &Fixture, key: &NewWorkerKey) -> EnrolOutcome {
+pub(super) async fn enrol(fixture: &Fixture, key: &NewWorkerKey) -> EnrolOutcome {
     enrol_all(fixture, std::slice::from_ref(key))
         .await
         .remove(0)
 }
 
-async fn enrol_all(fixture: &Fixture, keys: &[NewWorkerKey]) -> Vec<EnrolOutcome> {
+pub(super) async fn enrol_all(fixture: &Fixture, keys: &[NewWorkerKey]) -> Vec<EnrolOutcome> {
     fixture.store.enrol_workers(keys).await.expect("answers")
 }
 
-async fn uses_left(fixture: &Fixture, token: &NewEnrolmentToken) -> u32 {
+pub(super) async fn uses_left(fixture: &Fixture, token: &NewEnrolmentToken) -> u32 {
     let tokens = fixture.store.enrolment_tokens().await.expect("lists");
     let token = tokens.iter().find(|t| t.id == token.id);
     token.expect("is listed").uses_left
@@ -69,7 +69,7 @@ async fn keys(fixture: &Fixture) -> Vec<StoredWorkerKey> {
 }
 
 /// The allowed and the revoked keys of an executor, by their last changes.
-async fn keys_of(fixture: &Fixture, of: &str) -> (Vec<String>, Vec<String>) {
+pub(super) async fn keys_of(fixture: &Fixture, of: &str) -> (Vec<String>, Vec<String>) {
     let keys = keys(fixture).await;
     let of = executor("default", of);
     let in_state = |state| {
@@ -82,7 +82,7 @@ async fn keys_of(fixture: &Fixture, of: &str) -> (Vec<String>, Vec<String>) {
     )
 }
 
-fn refusal(why: EnrolRefusal) -> EnrolOutcome {
+pub(super) fn refusal(why: EnrolRefusal) -> EnrolOutcome {
     EnrolOutcome::Refused(why)
 }
 
@@ -181,29 +181,6 @@ pub async fn a_token_is_checked_and_created_once(fixture: &Fixture) {
         let created = fixture.store.create_enrolment_token(token).await;
         refused(created, ErrorKind::Invalid, says);
     }
-}
-
-/// At the limit, spent tokens make room.
-pub async fn tokens_are_bounded(fixture: &Fixture) {
-    let most = u64::try_from(MAX_ENROLMENT_TOKENS).expect("a number");
-    let mut short = token(1, 1);
-    short.valid_ms = Some(1_000);
-    create(fixture, &short).await;
-    let used = token(2, 1);
-    create(fixture, &used).await;
-    for number in 3..=most {
-        create(fixture, &token(number, 1)).await;
-    }
-    let one_more = token(most + 1, 1);
-    let full = fixture.store.create_enrolment_token(&one_more).await;
-    refused(full, ErrorKind::Conflict, "delete");
-    let first = key("e1", 1, &used);
-    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
-    fixture.clock.advance(1_000);
-    create(fixture, &one_more).await;
-    let tokens = fixture.store.enrolment_tokens().await.expect("lists");
-    assert_eq!(tokens.len(), MAX_ENROLMENT_TOKENS - 1);
-    assert!(tokens.iter().all(|t| t.id != used.id && t.id != short.id));
 }
 
 /// Otherwise a holder of the group's token could speak for all its executors.
@@ -356,26 +333,6 @@ pub async fn keys_are_rotated(fixture: &Fixture) {
     }
 }
 
-/// The keys that were revoked first are deleted.
-pub async fn revoked_keys_are_bounded(fixture: &Fixture) {
-    let shared = token(1, 9);
-    create(fixture, &shared).await;
-    assert_eq!(
-        enrol(fixture, &key("e1", 1, &shared)).await,
-        EnrolOutcome::Enrolled
-    );
-    let last = u8::try_from(MAX_REVOKED_KEYS).expect("a small number") + 3;
-    for number in 2..=last {
-        let rotation = rotated("e1", number, number - 1);
-        assert_eq!(enrol(fixture, &rotation).await, EnrolOutcome::Enrolled);
-    }
-    let (allowed, revoked) = keys_of(fixture, "e1").await;
-    assert_eq!(allowed, [format!("key-{last}")]);
-    let kept: Vec<String> = (3..last).map(|number| format!("key-{number}")).collect();
-    assert_eq!(revoked, kept);
-    assert_eq!(revoked.len(), MAX_REVOKED_KEYS);
-}
-
 /// A scheduler reads only what has changed, and everything again after a restore of the store.
 pub async fn keys_are_read_from_the_last_change_on(fixture: &Fixture) {
     let shared = token(1, 9);
@@ -473,53 +430,6 @@ pub async fn keys_of_one_call_are_enrolled_in_their_order(fixture: &Fixture) {
     let again = enrol_all(fixture, &keys_in_order[..1]).await;
     assert_eq!(again, [EnrolOutcome::AlreadyAllowed]);
     assert_eq!(enrol_all(fixture, &[]).await, []);
-}
-
-/// A new key takes the place of the one that was revoked first.
-pub async fn keys_are_bounded(fixture: &Fixture) {
-    let sql = async |statement| fixture.harness.sql(statement).await;
-    let five = token(1, 5);
-    create(fixture, &five).await;
-    let first = key("e1", 1, &five);
-    assert_eq!(enrol(fixture, &first).await, EnrolOutcome::Enrolled);
-    sql("
-        WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99998)
-        INSERT INTO worker_key (group_name, executor, key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change)
-        SELECT group_name, 'other-' || CAST(i AS TEXT), key_id, key, allowed, enrolled_at, enrolled_by, changed_at, changed_by, change + i
-        FROM worker_key, n")
-    .await;
-    sql("UPDATE worker_key_version SET number = (SELECT max(change) FROM worker_key)").await;
-    let (last, refused) = (key("e2", 2, &five), key("e3", 3, &five));
-    let outcomes = enrol_all(fixture, &[last, refused.clone()]).await;
-    let full = refusal(EnrolRefusal::TooManyKeys);
-    assert_eq!(outcomes, [EnrolOutcome::Enrolled, full]);
-    assert_eq!(uses_left(fixture, &five).await, 3);
-    let revoked = fixture
-        .store
-        .set_worker_key(
-            &first.executor,
-            "key-1",
-            WorkerKeyState::Revoked,
-            &actor("ann"),
-        )
-        .await;
-    assert!(revoked.expect("revokes"));
-    let outcomes = enrol_all(fixture, &[refused, key("e4", 4, &five)]).await;
-    assert_eq!(outcomes, [EnrolOutcome::Enrolled, full]);
-    let count = "SELECT CAST(count(*) AS TEXT) FROM worker_key";
-    assert_eq!(sql(count).await, MAX_WORKER_KEYS.to_string());
-    let revoked = sql("SELECT CAST(count(*) AS TEXT) FROM worker_key WHERE executor = 'e1'").await;
-    assert_eq!(revoked, "0", "it was deleted");
-    // An executor with as many revoked keys as are kept. The first of them gives way to its next key.
-    sql("
-        UPDATE worker_key SET executor = 'e5', key_id = executor, allowed = false
-        WHERE executor IN ('other-1', 'other-2', 'other-3', 'other-4', 'other-5', 'other-6', 'other-7', 'other-8', 'other-9', 'other-10')")
-    .await;
-    sql("UPDATE worker_key SET executor = 'e5', key_id = 'key-5' WHERE executor = 'other-11'")
-        .await;
-    let outcomes = enrol_all(fixture, &[rotated("e5", 6, 5), key("e6", 7, &five)]).await;
-    assert_eq!(outcomes, [EnrolOutcome::Enrolled; 2]);
-    assert_eq!(sql(count).await, MAX_WORKER_KEYS.to_string());
 }
 
 /// A token of a namespace enrols workers of all its groups, and no others.
