@@ -244,7 +244,8 @@ pub trait Driver: Send + Sync + 'static {
     /// at all.
     async fn stats(&self, queues: &[QueueId]) -> Result<BrokerStats, BrokerError>;
 
-    /// Sends to all present listeners of `channel`. Having no listener is no error.
+    /// Sends to all present listeners of `channel`. Having no listener is no error. One that starts before the broker
+    /// has passed the announcement on may receive it too.
     async fn announce(&self, channel: &Channel, message: Announcement) -> Result<(), BrokerError>;
 
     /// Announces, then stores a *proof*: an empty message that is never read. On return a majority of the servers that
