@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::secret::TextOrSecret;
 
-/// The work of a job's runs; exactly one kind.
+/// The work of a job's runs; exactly one kind. Large kinds are boxed, because a scheduler holds many jobs with small ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandlerSpec {
     /// A handler in the worker's own code, by its registered name.
     Native(String),
     /// A script text, run by an interpreter.
-    Shell(ShellSpec),
+    Shell(Box<ShellSpec>),
     /// A program and its arguments, run without a shell.
-    Command(CommandSpec),
+    Command(Box<CommandSpec>),
     /// An HTTP request.
-    Http(HttpSpec),
+    Http(Box<HttpSpec>),
     /// A script of the namespace, by its name.
-    Script(ScriptUse),
+    Script(Box<ScriptUse>),
 }
 
 impl HandlerSpec {
@@ -43,7 +43,7 @@ impl HandlerSpec {
     pub fn capability(&self) -> Cow<'static, str> {
         match self {
             Self::Native(name) => format!("native:{name}").into(),
-            Self::Shell(ShellSpec { shell: Some(_), .. }) => "shell".into(),
+            Self::Shell(shell) if shell.shell.is_some() => "shell".into(),
             Self::Shell(shell) => runtime(shell.interpreter, &shell.process).into(),
             Self::Command(_) => "command".into(),
             Self::Http(_) => "http".into(),
@@ -61,6 +61,30 @@ impl HandlerSpec {
             Self::Script(script) => script.as_shell().unwrap_or_else(|| self.clone()),
             other => other.clone(),
         }
+    }
+}
+
+impl From<ShellSpec> for HandlerSpec {
+    fn from(spec: ShellSpec) -> Self {
+        Self::Shell(Box::new(spec))
+    }
+}
+
+impl From<CommandSpec> for HandlerSpec {
+    fn from(spec: CommandSpec) -> Self {
+        Self::Command(Box::new(spec))
+    }
+}
+
+impl From<HttpSpec> for HandlerSpec {
+    fn from(spec: HttpSpec) -> Self {
+        Self::Http(Box::new(spec))
+    }
+}
+
+impl From<ScriptUse> for HandlerSpec {
+    fn from(spec: ScriptUse) -> Self {
+        Self::Script(Box::new(spec))
     }
 }
 
@@ -253,7 +277,7 @@ impl ScriptUse {
     /// What a worker gets: the text of the version, as if it were in the job. `None` if the text is not loaded.
     pub fn as_shell(&self) -> Option<HandlerSpec> {
         let body = self.loaded.0.as_ref()?;
-        Some(HandlerSpec::Shell(ShellSpec {
+        Some(HandlerSpec::from(ShellSpec {
             script: (*body.text).to_owned(),
             interpreter: body.language,
             shell: None,
@@ -308,14 +332,14 @@ mod tests {
         let mut unloaded = reference(Interpreter::Bash);
         unloaded.loaded = LoadedScript::default();
         assert_eq!(unloaded.as_shell(), None);
-        let handler = HandlerSpec::Script(unloaded);
+        let handler = HandlerSpec::from(unloaded);
         assert_eq!(handler.for_worker(), handler);
         assert_eq!(handler.capability(), "shell");
     }
 
     #[test]
     fn what_is_loaded_is_no_part_of_the_definition() {
-        let loaded = HandlerSpec::Script(reference(Interpreter::Node));
+        let loaded = HandlerSpec::from(reference(Interpreter::Node));
         let text = serde_json::to_string(&loaded).expect("is written");
         assert_eq!(text, r#"{"script":{"name":"backup"}}"#);
         let read: HandlerSpec = serde_json::from_str(&text).expect("is read");
@@ -326,11 +350,11 @@ mod tests {
     fn a_script_needs_its_runtime_unless_the_job_sets_the_search_path() {
         let mut handler = reference(Interpreter::Node);
         assert_eq!(
-            HandlerSpec::Script(handler.clone()).capability(),
+            HandlerSpec::from(handler.clone()).capability(),
             "shell:node"
         );
         let path = "/opt/node/bin".to_owned();
         handler.process.env.insert("PATH".to_owned(), path.into());
-        assert_eq!(HandlerSpec::Script(handler).capability(), "shell");
+        assert_eq!(HandlerSpec::from(handler).capability(), "shell");
     }
 }

@@ -39,6 +39,8 @@ impl fmt::Display for JobId {
 ///
 /// The serialised form has a field `namespace` unless that is `default`, and local names everywhere else. The group and
 /// the parents of a job therefore are in its namespace.
+///
+/// A scheduler holds the definitions of all jobs that it plans. What is large, and what most jobs lack, is boxed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct JobSpec {
@@ -93,10 +95,10 @@ pub struct JobSpec {
     pub backlog: u32,
     /// How many attempts are dispatched within an interval; no limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_limit: Option<RateLimit>,
+    pub rate_limit: Option<Box<RateLimit>>,
     /// How many attempts are at work at the same time, of all jobs with the same key; no limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub concurrency: Option<Concurrency>,
+    pub concurrency: Option<Box<Concurrency>>,
     /// The longest time that an attempt may run; no limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationMs>,
@@ -128,7 +130,7 @@ pub struct JobSpec {
     pub params: Option<String>,
     /// The jobs after which this one runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<After>,
+    pub after: Option<Box<After>>,
     /// Free labels that lists show and filters use, at most [`MAX_LABELS`] of [`MAX_LABELS_BYTES`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -261,7 +263,7 @@ impl<'de> Deserialize<'de> for JobSpec {
         if !namespace.is_default() {
             spec.group = GroupName::in_namespace(&namespace, spec.group.as_str())
                 .map_err(D::Error::custom)?;
-            for parent in spec.after.iter_mut().flat_map(After::names_mut) {
+            for parent in spec.after.iter_mut().flat_map(|after| after.names_mut()) {
                 *parent =
                     JobName::in_namespace(&namespace, parent.as_str()).map_err(D::Error::custom)?;
             }
@@ -326,7 +328,7 @@ impl JobSpec {
 
     /// The jobs after which it runs.
     pub fn parents(&self) -> &[JobName] {
-        self.after.as_ref().map_or(&[], After::names)
+        self.after.as_ref().map_or(&[], |after| after.names())
     }
 
     /// The names of its calendars.

@@ -106,7 +106,7 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
         0..=HttpSpec::MAX_REDIRECTS,
     )
         .prop_map(|(url, method, headers, body, expect, redirects)| {
-            HandlerSpec::Http(HttpSpec {
+            HandlerSpec::from(HttpSpec {
                 url,
                 method: method.to_owned(),
                 headers,
@@ -124,7 +124,7 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
             of(filled()),
             process()
         )
-            .prop_map(|(script, interpreter, shell, process)| HandlerSpec::Shell(
+            .prop_map(|(script, interpreter, shell, process)| HandlerSpec::from(
                 ShellSpec {
                     script,
                     interpreter,
@@ -138,7 +138,7 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
             process()
         )
             .prop_map(|(name, version, process)| {
-                HandlerSpec::Script(ScriptUse {
+                HandlerSpec::from(ScriptUse {
                     name,
                     version,
                     process,
@@ -146,7 +146,7 @@ fn handler() -> impl Strategy<Value = HandlerSpec> {
                 })
             }),
         (filled(), vec(text(), 0..3), process()).prop_map(|(program, arguments, process)| {
-            HandlerSpec::Command(CommandSpec {
+            HandlerSpec::from(CommandSpec {
                 argv: std::iter::once(program).chain(arguments).collect(),
                 process,
             })
@@ -265,8 +265,8 @@ prop_compose! {
         JobSpec {
             calendars: Vec::new(),
             retention,
-            rate_limit,
-            concurrency,
+            rate_limit: rate_limit.map(Box::new),
+            concurrency: concurrency.map(Box::new),
             name: JobName::in_namespace(&namespace, &name).unwrap(),
             group: GroupName::in_namespace(&namespace, &group).unwrap(),
             description,
@@ -292,11 +292,11 @@ prop_compose! {
             after: parents.map(|(names, all, on)| {
                 let names = names.iter();
                 let names = names.map(|name| JobName::in_namespace(&namespace, name).unwrap());
-                After {
+                Box::new(After {
                     parents: if all { Parents::All(names.collect()) } else { Parents::Any(names.collect()) },
                     on,
                     pass_output,
-                }
+                })
             }),
             labels,
             enabled,

@@ -39,7 +39,7 @@ fn trigger() -> Trigger {
         id: JobId(3),
         name: "report".parse().expect("a name"),
         version: 2,
-        handler: HandlerSpec::Shell(ShellSpec {
+        handler: HandlerSpec::from(ShellSpec {
             script: "echo \"größe\"\n".to_owned(),
             ..ShellSpec::default()
         }),

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 async fn run(spec: HttpSpec) -> (Result<Output, Failure>, Recorded) {
     let handler = HttpHandler::new();
-    testing::run(&handler, info(HandlerSpec::Http(spec))).await
+    testing::run(&handler, info(HandlerSpec::from(spec))).await
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_request_names_its_run_and_its_response_is_kept() {
 async fn the_idempotency_key_is_the_same_in_all_attempts_of_a_run_only() {
     let (url, mut requests) = server(|_| answer("200 OK", "")).await;
     let handler = HttpHandler::new();
-    let first = info(HandlerSpec::Http(get(&url)));
+    let first = info(HandlerSpec::from(get(&url)));
     let mut keys = Vec::new();
     let retry = AttemptInfo {
         id: AttemptId {
@@ -84,7 +84,7 @@ async fn the_idempotency_key_is_the_same_in_all_attempts_of_a_run_only() {
         headers: BTreeMap::from([("idempotency-key".into(), "mine".into())]),
         ..get(&url)
     };
-    let of_the_job = info(HandlerSpec::Http(of_the_job));
+    let of_the_job = info(HandlerSpec::from(of_the_job));
     for info in [first, retry, other_run, other_store, of_the_job] {
         testing::run(&handler, info).await.0.expect("success");
         keys.push(header(
@@ -243,7 +243,7 @@ async fn a_request_without_a_time_limit_has_a_default_one() {
     let (url, _requests) = server(|_| Vec::new()).await;
     let handler = HttpHandler::builder().default_timeout(Duration::from_millis(200));
     let handler = handler.build();
-    let (result, _) = testing::run(&handler, info(HandlerSpec::Http(get(&url)))).await;
+    let (result, _) = testing::run(&handler, info(HandlerSpec::from(get(&url)))).await;
     let text = message(result);
     assert!(text.contains("no whole response within 200ms"), "{text}");
     assert!(text.contains("set timeout"), "{text}");
@@ -253,7 +253,7 @@ async fn a_request_without_a_time_limit_has_a_default_one() {
 async fn stopping_drops_the_request() {
     let (url, mut requests) = server(|_| Vec::new()).await;
     let handler = HttpHandler::new();
-    let (cx, _) = testing::context(info(HandlerSpec::Http(get(&url))));
+    let (cx, _) = testing::context(info(HandlerSpec::from(get(&url))));
     let attempt = cx.clone();
     let task = tokio::spawn(async move { handler.run(attempt).await });
     requests.recv().await.expect("it came");
@@ -267,7 +267,7 @@ async fn stopping_drops_the_request() {
 async fn a_request_that_is_stopped_before_its_start_is_not_sent() {
     let (url, mut requests) = server(|_| answer("200 OK", "")).await;
     let handler = HttpHandler::new();
-    let (cx, _) = testing::context(info(HandlerSpec::Http(get(&url))));
+    let (cx, _) = testing::context(info(HandlerSpec::from(get(&url))));
     testing::stop(&cx, StopReason::Fenced);
     let text = message(handler.run(cx).await);
     assert!(text.starts_with("not sent"), "{text}");

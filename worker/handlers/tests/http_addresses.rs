@@ -64,7 +64,7 @@ async fn run(
         builder = builder.resolver(names);
     }
     let handler = builder.build();
-    testing::run(&handler, info(HandlerSpec::Http(spec))).await
+    testing::run(&handler, info(HandlerSpec::from(spec))).await
 }
 
 #[tokio::test]

@@ -159,7 +159,7 @@ async fn worker_to_be_killed() {
         return;
     };
     let script = "echo pid $$; setsid sh -c 'trap \"\" TERM; echo pid $$; while :; do sleep 1; done' & while :; do sleep 1; done";
-    let (cx, recorded) = testing::context(info(HandlerSpec::Shell(sh(script))));
+    let (cx, recorded) = testing::context(info(HandlerSpec::from(sh(script))));
     let handler = ShellHandler::new(marker);
     let task = tokio::spawn(async move { cueline_worker::Handler::run(&handler, cx).await });
     support::eventually("both", || support::out(&recorded).len() == 2).await;

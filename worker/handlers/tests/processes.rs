@@ -72,7 +72,7 @@ async fn each_interpreter_passes_arguments_and_variables() {
             continue;
         }
         for params in ["p 1", "--version", "-x", ""] {
-            let mut info = info(HandlerSpec::Shell(with(interpreter, script)));
+            let mut info = info(HandlerSpec::from(with(interpreter, script)));
             info.params = Some(params.to_owned());
             let (result, recorded) = testing::run(&ShellHandler::new(MARKER), info).await;
             let wanted = format!("{params}|1|3|41|Beijing");
@@ -92,7 +92,7 @@ async fn a_script_of_256_kib_runs_in_each_interpreter() {
         let padding = format!("\n{comment} {}", "x".repeat(60)).repeat(256 * 1024 / 60);
         let dir = tempfile::tempdir().expect("a directory");
         let handler = ShellHandler::new(MARKER).script_dir(dir.path());
-        let info = info(HandlerSpec::Shell(with(
+        let info = info(HandlerSpec::from(with(
             interpreter,
             &(script.to_owned() + &padding),
         )));
@@ -264,7 +264,7 @@ async fn lines_are_logged_as_they_come() {
         ],
         ProcessSpec::default(),
     );
-    let (cx, recorded) = testing::context(info(HandlerSpec::Command(spec)));
+    let (cx, recorded) = testing::context(info(HandlerSpec::from(spec)));
     let handler = CommandHandler::new(MARKER);
     let task = tokio::spawn(async move { cueline_worker::Handler::run(&handler, cx).await });
     support::eventually("the first line", || out(&recorded) == ["first"]).await;
@@ -382,7 +382,7 @@ async fn root_runs_processes_as_another_user() {
             ..sh(&format!("{padding}id -u; id -G; echo $USER $LOGNAME $HOME"))
         };
         let handler = ShellHandler::new(MARKER).allow_run_as(["nobody".to_owned()]);
-        let (result, recorded) = testing::run(&handler, info(HandlerSpec::Shell(spec))).await;
+        let (result, recorded) = testing::run(&handler, info(HandlerSpec::from(spec))).await;
         let wanted = [
             nobody.uid.to_string(),
             nobody.gid.to_string(),
@@ -390,7 +390,7 @@ async fn root_runs_processes_as_another_user() {
         ];
         assert_eq!(out(&recorded), wanted, "{result:?} {recorded:?}");
     }
-    let as_nobody = HandlerSpec::Shell(ShellSpec {
+    let as_nobody = HandlerSpec::from(ShellSpec {
         process,
         ..sh("id -u")
     });
@@ -398,7 +398,7 @@ async fn root_runs_processes_as_another_user() {
     let text = message(result);
     assert!(text.contains("does not run jobs as \"nobody\""), "{text}");
     let handler = ShellHandler::new(MARKER).allow_run_as(["nobody".to_owned()]);
-    let as_root = info(HandlerSpec::Shell(sh("id -u")));
+    let as_root = info(HandlerSpec::from(sh("id -u")));
     let text = message(testing::run(&handler, as_root).await.0);
     assert!(text.contains("does not run jobs as root"), "{text}");
 }
@@ -414,7 +414,7 @@ async fn a_worker_without_root_runs_processes_as_its_own_user_only() {
         run_as: Some("root".into()),
         ..ProcessSpec::default()
     };
-    let spec = info(HandlerSpec::Command(command(&["true"], process)));
+    let spec = info(HandlerSpec::from(command(&["true"], process)));
     let text = message(testing::run(&handler, spec).await.0);
     assert!(text.contains("only root may"), "{text}");
 }
@@ -424,7 +424,7 @@ async fn a_worker_without_root_runs_processes_as_its_own_user_only() {
 async fn cost_of_a_run() {
     const RUNS: u32 = 500;
     let handler = ShellHandler::new(MARKER);
-    let info = info(HandlerSpec::Shell(sh(":")));
+    let info = info(HandlerSpec::from(sh(":")));
     let begun = Instant::now();
     for _ in 0..RUNS {
         let (result, _) = testing::run(&handler, info.clone()).await;

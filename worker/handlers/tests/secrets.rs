@@ -48,7 +48,7 @@ fn script(text: &str, name: &str) -> ShellSpec {
 
 async fn run(spec: ShellSpec, secrets: SecretSources) -> (Result<Output, Failure>, Recorded) {
     let handler = ShellHandler::new(MARKER).secrets(secrets);
-    testing::run(&handler, info(HandlerSpec::Shell(spec))).await
+    testing::run(&handler, info(HandlerSpec::from(spec))).await
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_command_gets_the_value_on_standard_input() {
     };
     let spec = command(&["grep", "-cx", VALUE], process);
     let handler = CommandHandler::new(MARKER).secrets(sources(dir.path()));
-    let (result, _) = testing::run(&handler, info(HandlerSpec::Command(spec))).await;
+    let (result, _) = testing::run(&handler, info(HandlerSpec::from(spec))).await;
     assert_eq!(result.expect("success").text.as_deref(), Some("1"));
 }
 
@@ -93,7 +93,7 @@ async fn a_request_has_the_value_and_its_response_does_not_show_it() {
     };
     let handler = HttpHandler::builder().secrets(sources(dir.path()));
     let handler = handler.build();
-    let (result, recorded) = testing::run(&handler, info(HandlerSpec::Http(spec))).await;
+    let (result, recorded) = testing::run(&handler, info(HandlerSpec::from(spec))).await;
     let request = requests.recv().await.expect("it came");
     assert_eq!(header(&request, "authorization").as_deref(), Some(VALUE));
     assert!(request.ends_with(VALUE), "{request}");

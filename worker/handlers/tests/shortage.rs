@@ -41,7 +41,7 @@ async fn an_attempt_waits_for_descriptors_until_it_runs_or_is_stopped() {
 
 async fn a_process_starts_later(soft: u64) {
     let handler = ShellHandler::new(MARKER);
-    let (cx, _recorded) = testing::context(info(HandlerSpec::Shell(sh("echo ran"))));
+    let (cx, _recorded) = testing::context(info(HandlerSpec::from(sh("echo ran"))));
     let mut running = handler.run(cx);
     limit_descriptors(NONE_FREE);
     let early = timeout(LOOK, &mut running).await;
@@ -53,7 +53,7 @@ async fn a_process_starts_later(soft: u64) {
 
 async fn a_process_that_is_stopped_never_starts(soft: u64) {
     let handler = ShellHandler::new(MARKER);
-    let (cx, _recorded) = testing::context(info(HandlerSpec::Shell(sh("echo ran"))));
+    let (cx, _recorded) = testing::context(info(HandlerSpec::from(sh("echo ran"))));
     let mut running = handler.run(cx.clone());
     limit_descriptors(NONE_FREE);
     let early = timeout(LOOK, &mut running).await;
@@ -80,7 +80,7 @@ async fn a_request_is_sent_later(soft: u64) {
     let address = listener.local_addr().expect("bound");
     let handler = HttpHandler::new();
     let (cx, _recorded) =
-        testing::context(info(HandlerSpec::Http(get(format!("http://{address}")))));
+        testing::context(info(HandlerSpec::from(get(format!("http://{address}")))));
     let mut running = handler.run(cx);
     limit_descriptors(NONE_FREE);
     let early = timeout(LOOK, &mut running).await;
@@ -108,7 +108,7 @@ async fn certificates_are_read_later(soft: u64) {
     let address = listener.local_addr().expect("bound");
     let handler = HttpHandler::new();
     let (cx, _recorded) =
-        testing::context(info(HandlerSpec::Http(get(format!("https://{address}")))));
+        testing::context(info(HandlerSpec::from(get(format!("https://{address}")))));
     let mut running = handler.run(cx);
     limit_descriptors(NONE_FREE);
     let early = timeout(LOOK, &mut running).await;

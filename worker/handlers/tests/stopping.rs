@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 type Attempt = JoinHandle<Result<Output, Failure>>;
 
 fn start(script: &str, grace: DurationMs) -> (Attempt, Context, Recorded) {
-    let mut info = info(HandlerSpec::Shell(sh(script)));
+    let mut info = info(HandlerSpec::from(sh(script)));
     info.kill_grace = grace;
     let (cx, recorded) = testing::context(info);
     let handler = ShellHandler::new(MARKER);
@@ -101,7 +101,7 @@ async fn an_attempt_that_is_stopped_before_its_start_is_not_started() {
     let file = folder.path().join("it-ran");
     // It ignores SIGTERM until its work is done.
     let script = format!("trap '' TERM; : > '{}'", file.display());
-    let (cx, _) = testing::context(info(HandlerSpec::Shell(sh(&script))));
+    let (cx, _) = testing::context(info(HandlerSpec::from(sh(&script))));
     testing::stop(&cx, StopReason::Fenced);
     let text = message(ShellHandler::new(MARKER).run(cx).await);
     assert_eq!(text, "not started (broker out of reach)");

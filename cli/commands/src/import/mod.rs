@@ -10,9 +10,7 @@ use std::collections::HashMap;
 
 use cueline_interface::{Failure, Out, Paint, say};
 use cueline_model::schedule::CronSchedule;
-use cueline_model::{
-    After, GroupName, JobName, JobSpec, Namespace, ScriptName, ScriptSpec, import,
-};
+use cueline_model::{GroupName, JobName, JobSpec, Namespace, ScriptName, ScriptSpec, import};
 use serde_json::json;
 
 use crate::client::{Api, read};
@@ -198,7 +196,7 @@ impl Found {
             self.group.clone()
         };
         let mut after = job.after.clone();
-        for parent in after.iter_mut().flat_map(After::names_mut) {
+        for parent in after.iter_mut().flat_map(|after| after.names_mut()) {
             *parent = name(parent.local())?;
         }
         Ok(JobSpec {

@@ -103,7 +103,7 @@ pub(super) fn of_job(snapshot: &Snapshot, job: &Job) -> Reason {
     }
     if let Some(after) = &spec.after {
         return Reason::WaitsForParent {
-            after: after.clone(),
+            after: (**after).clone(),
         };
     }
     if let Some(reason) = excluded(snapshot, job).or_else(|| quota(snapshot, job)) {

@@ -78,7 +78,7 @@ impl<'a> Graph<'a> {
                     job: name.clone(),
                     group: job.spec.group.clone(),
                     state: state.unwrap_or(FlowJobState::NotStarted),
-                    after: job.spec.after.clone(),
+                    after: job.spec.after.as_deref().cloned(),
                     runs: self.counts.get(name).cloned().unwrap_or_default(),
                     reason: self.reason(job, &settled),
                 }

@@ -47,7 +47,7 @@ impl<'a> ParentLinks<'a> {
             }
             if let Some(after) = &spec.after {
                 require_names(&spec.name, after)?;
-                parents.insert(&spec.name, after);
+                parents.insert(&spec.name, &**after);
             }
         }
         Ok(Self {
@@ -164,11 +164,11 @@ mod tests {
             r#"{{"name": "{own}", "group": "g", "schedule": {{"every": "1s"}}, "handler": {{"native": "work"}}}}"#
         );
         let mut spec: JobSpec = serde_json::from_str(&text).expect("a definition");
-        spec.after = Some(After {
+        spec.after = Some(Box::new(After {
             parents: Parents::All(parents.iter().map(|p| name(p)).collect()),
             on: AfterOn::default(),
             pass_output: false,
-        });
+        }));
         spec
     }
 

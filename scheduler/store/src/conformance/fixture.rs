@@ -137,11 +137,11 @@ pub(super) fn by_hand(job: &str) -> JobSpec {
 /// A job that runs after others.
 pub(super) fn after(job: &str, parents: Parents, on: AfterOn) -> JobSpec {
     let mut spec = by_hand(job);
-    spec.after = Some(After {
+    spec.after = Some(Box::new(After {
         parents,
         on,
         pass_output: false,
-    });
+    }));
     spec
 }
 

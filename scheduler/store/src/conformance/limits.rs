@@ -22,20 +22,20 @@ fn parallel(job: &str) -> JobSpec {
 
 fn with_key(job: &str, key: &str, limit: u32) -> JobSpec {
     JobSpec {
-        concurrency: Some(Concurrency {
+        concurrency: Some(Box::new(Concurrency {
             key: key.to_owned(),
             limit,
-        }),
+        })),
         ..parallel(job)
     }
 }
 
 fn with_rate(job: &str, count: u32, per: RatePer, key: Option<&str>) -> JobSpec {
     JobSpec {
-        rate_limit: Some(RateLimit {
+        rate_limit: Some(Box::new(RateLimit {
             rate: Rate { count, per },
             key: key.map(str::to_owned),
-        }),
+        })),
         ..parallel(job)
     }
 }
@@ -132,10 +132,10 @@ pub async fn a_run_that_is_scheduled_again_gives_its_place_back(fixture: &Fixtur
 pub async fn a_repeated_call_takes_no_second_place(fixture: &Fixture) {
     let node = fixture.node().await;
     let mut spec = with_rate("a", 2, RatePer::Minute, None);
-    spec.concurrency = Some(Concurrency {
+    spec.concurrency = Some(Box::new(Concurrency {
         key: "db".to_owned(),
         limit: 2,
-    });
+    }));
     fixture.apply(&[spec]).await;
     let first = triggered(fixture, node, "a").await;
     for _ in 0..3 {
@@ -295,13 +295,13 @@ pub async fn nodes_race_for_a_limit(fixture: &Fixture) {
     const NODES: usize = 4;
     const RUNS: usize = 6;
     let mut shared = with_key("a", "db", 3);
-    shared.rate_limit = Some(RateLimit {
+    shared.rate_limit = Some(Box::new(RateLimit {
         rate: Rate {
             count: 100,
             per: RatePer::Second,
         },
         key: Some("mail".to_owned()),
-    });
+    }));
     fixture.apply(&[shared, with_key("b", "db", 3)]).await;
     let mut nodes: Vec<(NodeId, Arc<dyn Store>)> = Vec::new();
     for _ in 0..NODES {
@@ -358,13 +358,13 @@ pub async fn nodes_race_for_a_limit(fixture: &Fixture) {
 pub async fn a_situation_has_the_limits_of_its_job(fixture: &Fixture) {
     let node = fixture.node().await;
     let mut spec = with_key("a", "db", 2);
-    spec.rate_limit = Some(RateLimit {
+    spec.rate_limit = Some(Box::new(RateLimit {
         rate: Rate {
             count: 2,
             per: RatePer::Hour,
         },
         key: None,
-    });
+    }));
     fixture.apply(&[spec]).await;
     let unused = fixture
         .store

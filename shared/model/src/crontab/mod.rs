@@ -252,7 +252,7 @@ impl Reading<'_> {
             fence: Fence::Stop,
             dispatch_deadline: default_dispatch_deadline(),
             priority: default_priority(),
-            handler: HandlerSpec::Shell(self.shell(command, user)),
+            handler: HandlerSpec::from(self.shell(command, user)),
             params: None,
             after: None,
             labels: self

@@ -50,10 +50,10 @@ pub(super) fn read(
     }
     let (value, path) = f.get(kind)?;
     match kind {
-        "script" => script_use(r, &f, (value, &path), namespace).map(HandlerSpec::Script),
-        "shell" => shell(r, value, &path).map(HandlerSpec::Shell),
-        "command" => command(r, value, &path).map(HandlerSpec::Command),
-        "http" => http(r, value, &path).map(HandlerSpec::Http),
+        "script" => script_use(r, &f, (value, &path), namespace).map(HandlerSpec::from),
+        "shell" => shell(r, value, &path).map(HandlerSpec::from),
+        "command" => command(r, value, &path).map(HandlerSpec::from),
+        "http" => http(r, value, &path).map(HandlerSpec::from),
         _ => native(r, value, &path).map(HandlerSpec::Native),
     }
 }

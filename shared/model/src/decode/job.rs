@@ -95,10 +95,12 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
             .unwrap_or_else(default_backlog),
         rate_limit: optional(r, &f, "rate_limit", |r, n, p| {
             limit::rate_limit(r, n, p, &namespace)
-        }),
+        })
+        .map(Box::new),
         concurrency: optional(r, &f, "concurrency", |r, n, p| {
             limit::concurrency(r, n, p, &namespace)
-        }),
+        })
+        .map(Box::new),
         timeout: optional(r, &f, "timeout", |r, n, p| r.duration(n, p, 1)),
         kill_grace: optional(r, &f, "kill_grace", |r, n, p| r.duration(n, p, 0))
             .unwrap_or_else(default_kill_grace),
@@ -112,7 +114,7 @@ pub(super) fn read(r: &mut Reader, node: &Node, namespace: &Namespace) -> Option
         retention: optional(r, &f, "retention", retention::read).unwrap_or_default(),
         handler: handler.unwrap_or(HandlerSpec::Native(String::new())),
         params: optional(r, &f, "params", params),
-        after,
+        after: after.map(Box::new),
         labels: optional(r, &f, "labels", labels).unwrap_or_default(),
         enabled: optional(r, &f, "enabled", Reader::boolean),
     };

@@ -59,15 +59,11 @@ pub(crate) fn command(argv: &[&str], process: ProcessSpec) -> CommandSpec {
 }
 
 pub(crate) async fn shell(spec: ShellSpec) -> (Result<Output, Failure>, Recorded) {
-    testing::run(&ShellHandler::new(MARKER), info(HandlerSpec::Shell(spec))).await
+    testing::run(&ShellHandler::new(MARKER), info(HandlerSpec::from(spec))).await
 }
 
 pub(crate) async fn run_command(spec: CommandSpec) -> (Result<Output, Failure>, Recorded) {
-    testing::run(
-        &CommandHandler::new(MARKER),
-        info(HandlerSpec::Command(spec)),
-    )
-    .await
+    testing::run(&CommandHandler::new(MARKER), info(HandlerSpec::from(spec))).await
 }
 
 pub(crate) fn message(result: Result<Output, Failure>) -> String {

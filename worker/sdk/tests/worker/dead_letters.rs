@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, message, run, trigger, with_job};
 
 fn script(run: i64, text: &str) -> Trigger {
     with_job(trigger(run, "", Block::Serial), |job| {
-        job.handler = HandlerSpec::Shell(ShellSpec {
+        job.handler = HandlerSpec::from(ShellSpec {
             script: text.to_owned(),
             ..ShellSpec::default()
         });

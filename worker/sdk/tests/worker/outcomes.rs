@@ -73,7 +73,7 @@ async fn an_unknown_handler_fails_the_attempt_and_the_message_lists_known_ones()
     let keys = VerifyingKeys::from_base64([public.as_str()]).expect("keys");
     let worker = run(fixture.builder().trust(keys));
     let mut script = with_job(trigger(2, "", Block::Serial), |job| {
-        job.handler = HandlerSpec::Shell(ShellSpec::default());
+        job.handler = HandlerSpec::from(ShellSpec::default());
     });
     key.sign(&mut script);
     fixture

@@ -273,7 +273,7 @@ fn children_run_after_their_parents() {
     let found = import(&dump(&jobs), &options());
     let of = |index: usize| found.entries[index].job.as_ref().expect("is converted");
     let parents = |index: usize| {
-        let after = of(index).after.iter().flat_map(crate::job::After::names);
+        let after = of(index).after.iter().flat_map(|after| after.names());
         after.map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(parents(0), Vec::<String>::new());
