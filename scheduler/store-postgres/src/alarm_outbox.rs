@@ -275,6 +275,7 @@ impl PgStore {
     async fn next_alarm_at(&self) -> Result<Option<Timestamp>> {
         let mut conn = self.db.autocommit().await?;
         let next: Option<i64> = sqlx::query_scalar(NEXT).fetch_one(&mut *conn).await?;
+        conn.keep();
         Ok(next.map(Timestamp::from_millis))
     }
 
@@ -301,6 +302,7 @@ impl PgStore {
             .bind(column(jobs, |job| to_i64(job.jitter.as_millis())))
             .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         Ok(loads(rows))
     }
 

@@ -135,6 +135,7 @@ impl PgStore {
 
     async fn list_backfills(&self, filter: &BackfillFilter) -> Result<Vec<Backfill>> {
         let (from, below, without_slash) = name_range(filter.namespace.as_ref());
+        let mut conn = self.db.autocommit().await?;
         let rows: Vec<String> = sqlx::query_scalar(LIST)
             .bind(filter.before.unwrap_or(i64::MAX))
             .bind(from)
@@ -143,8 +144,9 @@ impl PgStore {
             .bind(filter.job.as_ref().map(JobName::as_str))
             .bind(filter.active)
             .bind(to_i64(filter.limit))
-            .fetch_all(&mut *self.db.autocommit().await?)
+            .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         backfills(&rows)
     }
 
@@ -175,9 +177,9 @@ impl PgStore {
     }
 
     async fn advance(&self) -> Result<AdvancedBackfills> {
-        let is_active: bool = sqlx::query_scalar(IS_ACTIVE)
-            .fetch_one(&mut *self.db.autocommit().await?)
-            .await?;
+        let mut conn = self.db.autocommit().await?;
+        let is_active: bool = sqlx::query_scalar(IS_ACTIVE).fetch_one(&mut *conn).await?;
+        conn.keep();
         if !is_active {
             return Ok(AdvancedBackfills::default());
         }

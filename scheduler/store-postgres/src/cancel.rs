@@ -96,10 +96,12 @@ impl PgStore {
         &self,
         limit: usize,
     ) -> Result<Vec<PendingCancellation>> {
+        let mut conn = self.db.autocommit().await?;
         let rows: Vec<(i64, String, String)> = sqlx::query_as(PENDING)
             .bind(to_i64(limit))
-            .fetch_all(&mut *self.db.autocommit().await?)
+            .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         rows.into_iter()
             .map(|(run, group, name)| {
                 Ok(PendingCancellation {

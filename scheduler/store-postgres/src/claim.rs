@@ -91,8 +91,9 @@ impl PgStore {
             // The sum with the time must not overflow.
             .bind(to_i64(horizon_ms).min(i64::MAX / 2))
             .bind(node.0);
-        let (now, waiting, expired): (i64, bool, bool) =
-            look.fetch_one(&mut *self.db.autocommit().await?).await?;
+        let mut conn = self.db.autocommit().await?;
+        let (now, waiting, expired): (i64, bool, bool) = look.fetch_one(&mut *conn).await?;
+        conn.keep();
         Ok((Timestamp::from_millis(now), waiting, expired))
     }
 
@@ -135,6 +136,7 @@ impl PgStore {
             .bind(now.as_millis())
             .fetch_one(&mut *conn)
             .await?;
+        conn.keep();
         Ok(due.map(Timestamp::from_millis))
     }
 }

@@ -1,8 +1,10 @@
 //! A pool that counts the calls which find all of its connections in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cueline_store::PoolUse;
+use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Postgres};
 
 #[derive(Debug)]
@@ -26,9 +28,23 @@ impl CountedPool {
     /// connections meanwhile.
     pub(crate) fn for_call(&self) -> &Pool<Postgres> {
         if self.pool.num_idle() == 0 && self.pool.size() >= self.limit() {
-            self.waits.fetch_add(1, Ordering::Relaxed);
+            self.count_wait();
         }
         &self.pool
+    }
+
+    /// A connection, for a call that is counted elsewhere.
+    pub(crate) async fn acquire(&self) -> sqlx::Result<PoolConnection<Postgres>> {
+        self.pool.acquire().await
+    }
+
+    pub(crate) fn count_wait(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long a call waits for a connection.
+    pub(crate) fn acquire_timeout(&self) -> Duration {
+        self.pool.options().get_acquire_timeout()
     }
 
     /// Closes the pool at once; the future waits for the connections in use.
@@ -53,7 +69,7 @@ impl CountedPool {
         }
     }
 
-    fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         self.pool.options().get_max_connections()
     }
 }

@@ -4,21 +4,23 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cueline_model::Timestamp;
 use cueline_store::{ClockOverride, ErrorKind, PoolUse, StoreError};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::{Connection as _, Postgres, Transaction};
+use sqlx::{Connection as _, Postgres};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::counted_pool::CountedPool;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kept_connections::{CallConnection, KeptConnections, PING_TIMEOUT, TRUSTED_IDLE};
 use crate::partitions::{DAY_MS, Day, KnownPartitions};
 use crate::promotions::{LOOK_AFTER, LastPromotion, Promotions};
+use crate::transaction::Transaction;
 use crate::{PgOptions, PgStore, schema, url};
 
 /// Rounded to milliseconds, as all stored times are.
@@ -27,6 +29,8 @@ pub(crate) const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 10
 /// Overrides the server's configuration, which may allow the loss of commits. The port forbids that.
 const REQUIRE_DURABLE_COMMITS: &str = "
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+
+const BEGIN: &str = "BEGIN";
 
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -56,9 +60,9 @@ const GENERIC_PLAN_KEPT: u32 = 3;
 const AUTHENTICATION_CONNECTIONS: u32 = 2;
 
 pub(crate) struct Database {
-    writers: CountedPool,
-    generic_plan: KeptConnections,
-    requests: Semaphore,
+    writers: Arc<KeptConnections>,
+    generic_plan: Arc<KeptConnections>,
+    requests: Arc<Semaphore>,
     readers: CountedPool,
     authentication: CountedPool,
     connect: PgConnectOptions,
@@ -78,19 +82,19 @@ impl std::fmt::Debug for Database {
 /// A writing transaction. It is rolled back if it is dropped without a commit.
 #[derive(Debug)]
 pub(crate) struct WriteTx {
-    tx: Transaction<'static, Postgres>,
+    tx: Transaction,
     /// The time of the database's clock at its beginning.
     pub(crate) now: Timestamp,
 }
 
 impl WriteTx {
-    pub(crate) fn new(tx: Transaction<'static, Postgres>, now: Timestamp) -> Self {
+    pub(crate) fn new(tx: Transaction, now: Timestamp) -> Self {
         Self { tx, now }
     }
 
     /// Makes the changes durable.
     pub(crate) async fn commit(self) -> Result<()> {
-        self.tx.commit().await.map_err(Error::Commit)
+        self.tx.commit().await
     }
 
     /// Commits what has succeeded, and rolls back what was refused, see [`roll_back`](Self::roll_back).
@@ -107,7 +111,7 @@ impl WriteTx {
     /// Rolls back and waits for the result. A dropped transaction is rolled back in the background. A repeated call
     /// could skip the rows that it still locks. A failed rollback closes the connection, which rolls back too.
     pub(crate) async fn roll_back(self) {
-        let _ = self.tx.rollback().await;
+        let _ = self.tx.roll_back().await;
     }
 }
 
@@ -159,12 +163,12 @@ impl Database {
         let authentication =
             pool(&options, &last, AUTHENTICATION_CONNECTIONS).connect_lazy_with(connect.clone());
         Ok(Self {
-            writers: CountedPool::new("writers", writers),
+            writers: KeptConnections::new(CountedPool::new("writers", writers), last.clone()),
             generic_plan: KeptConnections::new(
                 CountedPool::new("generic_plan", generic_plan),
                 last,
             ),
-            requests: Semaphore::new(GENERIC_PLAN_REQUESTS),
+            requests: Arc::new(Semaphore::new(GENERIC_PLAN_REQUESTS)),
             readers: CountedPool::new("readers", readers),
             authentication: CountedPool::new("authentication", authentication),
             connect,
@@ -193,34 +197,30 @@ impl Database {
 
     /// Begins a writing transaction.
     pub(crate) async fn write(&self) -> Result<WriteTx> {
-        let mut tx = self.writers.for_call().begin().await?;
+        let mut tx = self.begin(BEGIN).await?;
         let now = self.now(&mut tx).await?;
         Ok(WriteTx { tx, now })
     }
 
     /// The same for a caller that has read the clock just before.
     pub(crate) async fn write_at(&self, now: Timestamp) -> Result<WriteTx> {
-        let tx = self.writers.for_call().begin().await?;
+        let tx = self.begin(BEGIN).await?;
         Ok(WriteTx { tx, now })
+    }
+
+    async fn begin(&self, statement: &'static str) -> Result<Transaction> {
+        Transaction::begin(self.writers.acquire().await?, statement).await
     }
 
     /// Begins a writing transaction with generic plans. It does not read the clock, which would cost a waiting user one
     /// more round trip.
-    pub(crate) async fn begin_generic_plan(&self) -> Result<Transaction<'static, Postgres>> {
-        Ok(self
-            .writers
-            .for_call()
-            .begin_with(BEGIN_GENERIC_PLAN)
-            .await?)
+    pub(crate) async fn begin_generic_plan(&self) -> Result<Transaction> {
+        self.begin(BEGIN_GENERIC_PLAN).await
     }
 
     /// Begins a writing transaction with generic plans whose statements fail if they wait for a lock for 100 ms.
-    pub(crate) async fn begin_short_waits(&self) -> Result<Transaction<'static, Postgres>> {
-        Ok(self
-            .writers
-            .for_call()
-            .begin_with(BEGIN_SHORT_WAITS)
-            .await?)
+    pub(crate) async fn begin_short_waits(&self) -> Result<Transaction> {
+        self.begin(BEGIN_SHORT_WAITS).await
     }
 
     /// A connection for single reading statements on behalf of users.
@@ -235,29 +235,29 @@ impl Database {
 
     /// A connection for single statements of the scheduler. Each is a transaction of its own, and is planned like the
     /// statements of batches.
-    pub(crate) async fn autocommit(&self) -> Result<PoolConnection<Postgres>> {
-        Ok(self.writers.for_call().acquire().await?)
+    pub(crate) async fn autocommit(&self) -> Result<CallConnection> {
+        self.writers.acquire().await
     }
 
     /// Like [`autocommit`](Self::autocommit), with generic plans. For statements that use the primary key for all
     /// values.
-    pub(crate) async fn generic_plan(&self) -> Result<CallConnection<'_>> {
+    pub(crate) async fn generic_plan(&self) -> Result<CallConnection> {
         self.generic_plan.acquire().await
     }
 
     /// Like [`generic_plan`](Self::generic_plan), for the request of a user. `None` if as many requests as may use such
     /// connections do.
-    pub(crate) async fn generic_plan_for_request(&self) -> Result<Option<CallConnection<'_>>> {
-        let Ok(permit) = self.requests.try_acquire() else {
+    pub(crate) async fn generic_plan_for_request(&self) -> Result<Option<CallConnection>> {
+        let Ok(permit) = Arc::clone(&self.requests).try_acquire_owned() else {
             return Ok(None);
         };
         let mut conn = self.generic_plan().await?;
-        conn.permit = Some(permit);
+        conn.request = Some(permit);
         Ok(Some(conn))
     }
 
     /// Begins a reading transaction. All its statements see the same state.
-    pub(crate) async fn snapshot(&self) -> Result<Transaction<'static, Postgres>> {
+    pub(crate) async fn snapshot(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
         Ok(self.readers.for_call().begin_with(BEGIN_SNAPSHOT).await?)
     }
 
@@ -328,7 +328,10 @@ impl Database {
 
 impl PgStore {
     pub(crate) async fn now(&self) -> Result<Timestamp> {
-        self.db.now(&mut *self.db.autocommit().await?).await
+        let mut conn = self.db.autocommit().await?;
+        let now = self.db.now(&mut conn).await?;
+        conn.keep();
+        Ok(now)
     }
 }
 

@@ -96,9 +96,9 @@ impl PgStore {
     }
 
     pub(crate) async fn executors(&self) -> Result<Vec<Executor>> {
-        let rows = sqlx::query(ALL)
-            .fetch_all(&mut *self.db.autocommit().await?)
-            .await?;
+        let mut conn = self.db.autocommit().await?;
+        let rows = sqlx::query(ALL).fetch_all(&mut *conn).await?;
+        conn.keep();
         rows.iter().map(executor).collect()
     }
 
@@ -138,6 +138,7 @@ impl PgStore {
             .bind(executor.map(|e| e.group.as_str()))
             .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         rows.into_iter()
             .map(|row| {
                 let (run, attempt, state, dispatched_at, queued_at, group, name) = row;
@@ -157,11 +158,13 @@ impl PgStore {
         jobs: &[JobId],
         limit: usize,
     ) -> Result<Vec<JobAttempt>> {
+        let mut conn = self.db.autocommit().await?;
         let rows: Vec<(i64, i64, i32, String)> = sqlx::query_as(OF_JOBS)
             .bind(column(jobs, |job| job.0))
             .bind(to_i64(limit))
-            .fetch_all(&mut *self.db.autocommit().await?)
+            .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         rows.into_iter()
             .map(|(job, run, attempt, executor)| {
                 Ok(JobAttempt {
@@ -185,6 +188,7 @@ impl PgStore {
             .bind(to_i64(limit))
             .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         Ok(rows.into_iter().map(attempt_id).collect())
     }
 }

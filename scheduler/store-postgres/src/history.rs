@@ -142,7 +142,7 @@ impl PgStore {
         let mut conn = self.db.autocommit().await?;
         let system = system_identifier(&mut conn).await?;
         let (recorded, present) = read(&mut conn, READ, system).await?;
-        drop(conn);
+        conn.keep();
         // A replica refuses every write, so no id is allocated there.
         let Some(mut present) = present else {
             return Ok(());

@@ -169,10 +169,12 @@ impl PgStore {
     }
 
     pub(crate) async fn dispatching_attempts(&self, jobs: &[JobId]) -> Result<Vec<AttemptId>> {
+        let mut conn = self.db.autocommit().await?;
         let rows: Vec<(i64, i32)> = sqlx::query_as(DISPATCHING)
             .bind(job_ids(jobs))
-            .fetch_all(&mut *self.db.autocommit().await?)
+            .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         Ok(rows.into_iter().map(attempt_id).collect())
     }
 

@@ -1,18 +1,18 @@
-//! Connections that stay open between calls of the pipeline.
+//! Connections that stay open between calls.
 //!
-//! A pool tests each connection that is returned, in case its call was dropped. For statements that a due run waits for,
-//! that is one more round trip of the server's process, on the same machine just before the next statement. So a
-//! connection whose call has ended well is kept here. All others go to the pool.
+//! A pool tests each connection that is returned, in case its call was dropped. These are round trips of the server's
+//! process for each call, at times just before the next statement of a due run. So a connection whose call has ended
+//! well is kept here, and the newest of them serves the next call. All others go to the pool.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cueline_store::PoolUse;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection as _, Postgres};
-use tokio::sync::SemaphorePermit;
+use sqlx::{Connection as _, Executor as _, Postgres};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use crate::counted_pool::CountedPool;
@@ -25,14 +25,17 @@ pub(crate) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 /// A tested connection that does not answer within this time is closed.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After this time a connection goes to its pool, which ends those that are too old.
+/// After this time a connection goes to its pool, which ends those that are too old or not needed.
 const KEPT_FOR: Duration = Duration::from_mins(10);
 
 /// A pool, and connections of it that are kept.
 #[derive(Debug)]
 pub(crate) struct KeptConnections {
     pool: CountedPool,
+    /// As many as the pool has connections. Those that are kept serve the calls that wait for one, in their order.
+    calls: Arc<Semaphore>,
     last_promotion: LastPromotion,
+    /// By the time of their last use, the newest last.
     kept: Mutex<Vec<Kept>>,
 }
 
@@ -45,48 +48,72 @@ struct Kept {
 
 /// A connection for one call. Without [`keep`](Self::keep) it goes to the pool.
 #[derive(Debug)]
-pub(crate) struct CallConnection<'a> {
-    owner: &'a KeptConnections,
+pub(crate) struct CallConnection {
+    // In this order: a call that waits for the permit finds the connection.
     conn: PoolConnection<Postgres>,
+    _call: OwnedSemaphorePermit,
+    owner: Arc<KeptConnections>,
     since: Instant,
     /// Of a user's request.
-    pub(crate) permit: Option<SemaphorePermit<'a>>,
+    pub(crate) request: Option<OwnedSemaphorePermit>,
 }
 
 impl KeptConnections {
-    pub(crate) fn new(pool: CountedPool, last_promotion: LastPromotion) -> Self {
-        Self {
+    pub(crate) fn new(pool: CountedPool, last_promotion: LastPromotion) -> Arc<Self> {
+        let calls = usize::try_from(pool.limit()).unwrap_or(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
             pool,
+            calls: Arc::new(Semaphore::new(calls)),
             last_promotion,
             kept: Mutex::default(),
-        }
+        })
     }
 
     /// A connection: one that is kept, or one of the pool.
-    pub(crate) async fn acquire(&self) -> Result<CallConnection<'_>> {
+    pub(crate) async fn acquire(self: &Arc<Self>) -> Result<CallConnection> {
+        let call = self.permit().await?;
         let newest = self.lock().pop();
-        if let Some(mut kept) = newest {
-            let is_trusted = !self.last_promotion.is_after(kept.since)
-                && (kept.used_at.elapsed() < TRUSTED_IDLE
-                    || matches!(timeout(PING_TIMEOUT, kept.conn.ping()).await, Ok(Ok(()))));
-            if is_trusted {
-                return Ok(CallConnection {
-                    owner: self,
-                    conn: kept.conn,
-                    since: kept.since,
-                    permit: None,
-                });
-            }
-            // The others are older. Each would take as long to fail, here or in the pool.
-            drop(kept.conn.detach());
-            self.detach_all();
-        }
+        let (conn, since) = match newest {
+            Some(kept) => match self.test(kept).await {
+                Some(kept) => (kept.conn, kept.since),
+                None => (self.pool.acquire().await?, Instant::now()),
+            },
+            None => (self.pool.acquire().await?, Instant::now()),
+        };
         Ok(CallConnection {
-            owner: self,
-            conn: self.pool.for_call().acquire().await?,
-            since: Instant::now(),
-            permit: None,
+            conn,
+            _call: call,
+            owner: Arc::clone(self),
+            since,
+            request: None,
         })
+    }
+
+    async fn permit(&self) -> Result<OwnedSemaphorePermit> {
+        let calls = Arc::clone(&self.calls);
+        if let Ok(free) = Arc::clone(&calls).try_acquire_owned() {
+            return Ok(free);
+        }
+        self.pool.count_wait();
+        match timeout(self.pool.acquire_timeout(), calls.acquire_owned()).await {
+            Ok(Ok(free)) => Ok(free),
+            Ok(Err(_)) => Err(sqlx::Error::PoolClosed.into()),
+            Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
+        }
+    }
+
+    /// Returns the connection if it can be used. Otherwise it ends all that are kept: the others are older, and each
+    /// would take as long to fail, here or in the pool.
+    async fn test(&self, mut kept: Kept) -> Option<Kept> {
+        let is_trusted = !self.last_promotion.is_after(kept.since)
+            && (kept.used_at.elapsed() < TRUSTED_IDLE
+                || matches!(timeout(PING_TIMEOUT, kept.conn.ping()).await, Ok(Ok(()))));
+        if is_trusted {
+            return Some(kept);
+        }
+        drop(kept.conn.detach());
+        self.detach_all();
+        None
     }
 
     /// Ends all connections that are kept.
@@ -125,7 +152,7 @@ impl Drop for KeptConnections {
     }
 }
 
-impl CallConnection<'_> {
+impl CallConnection {
     /// Keeps the connection for the next call. Call it when all statements have ended.
     pub(crate) fn keep(self) {
         let now = Instant::now();
@@ -143,9 +170,22 @@ impl CallConnection<'_> {
             used_at: now,
         });
     }
+
+    /// Ends a transaction that was dropped. Keeps the connection if the server answers, and ends it otherwise.
+    pub(crate) async fn roll_back(mut self) {
+        match timeout(PING_TIMEOUT, self.execute("ROLLBACK")).await {
+            Ok(Ok(_)) => self.keep(),
+            _ => self.detach(),
+        }
+    }
+
+    /// Ends the connection, without a word to the server.
+    pub(crate) fn detach(self) {
+        drop(self.conn.detach());
+    }
 }
 
-impl Deref for CallConnection<'_> {
+impl Deref for CallConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
@@ -153,8 +193,11 @@ impl Deref for CallConnection<'_> {
     }
 }
 
-impl DerefMut for CallConnection<'_> {
+impl DerefMut for CallConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
         &mut self.conn
     }
 }
+
+#[cfg(test)]
+mod tests;

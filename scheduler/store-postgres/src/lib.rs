@@ -65,6 +65,7 @@ mod situations;
 mod store;
 mod store_id;
 mod summaries;
+mod transaction;
 mod trigger;
 mod url;
 mod waiting_runs;

@@ -272,13 +272,15 @@ impl PgStore {
 
     /// The requests that the node may publish, in their order, with those that an earlier call of this node marked.
     async fn accepted(&self, node: NodeId, requests: &[DispatchRequest]) -> Result<Vec<AttemptId>> {
+        let mut conn = self.db.autocommit().await?;
         let positions: Vec<i64> = sqlx::query_scalar(ACCEPTED)
             .bind(column(requests, |r| r.attempt.run.0))
             .bind(column(requests, |r| to_i32(r.attempt.attempt)))
             .bind(column(requests, |r| r.executor.as_str()))
             .bind(node.0)
-            .fetch_all(&mut *self.db.autocommit().await?)
+            .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         let accepted = positions
             .into_iter()
             .filter_map(|position| requests.get(usize::try_from(position - 1).ok()?))

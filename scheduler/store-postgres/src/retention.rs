@@ -157,7 +157,7 @@ impl PgStore {
             sqlx::query_as(RULES).fetch_one(&mut *conn).await?;
         let horizon = Horizon::new(now, request.age_ms, (shortest, longest, by_number));
         let days = existing_partitions(&mut conn).await?;
-        drop(conn);
+        conn.keep();
         self.day_checks.retain(&days);
         let mut windows = MAX_WINDOWS;
         let whole_days = request.age_ms >= WHOLE_DAYS_FROM_MS;

@@ -20,9 +20,9 @@ const END_SESSIONS: &str = "DELETE FROM session";
 
 impl PgStore {
     pub(crate) async fn store_id(&self) -> Result<StoreId> {
-        let stored: Option<String> = sqlx::query_scalar(READ)
-            .fetch_optional(&mut *self.db.autocommit().await?)
-            .await?;
+        let mut conn = self.db.autocommit().await?;
+        let stored: Option<String> = sqlx::query_scalar(READ).fetch_optional(&mut *conn).await?;
+        conn.keep();
         Ok(parse_store_id(stored)?)
     }
 }

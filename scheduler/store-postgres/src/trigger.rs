@@ -154,13 +154,15 @@ impl PgStore {
     /// The runs of the request whose first run this is.
     async fn runs_of_request(&self, job: i64, first_run: i64) -> Result<Vec<RunId>> {
         let (low, end) = Day::of_run(first_run).ids();
+        let mut conn = self.db.autocommit().await?;
         let runs: Vec<i64> = sqlx::query_scalar(RUNS_OF_REQUEST)
             .bind(first_run)
             .bind(job)
             .bind(low)
             .bind(end)
-            .fetch_all(&mut *self.db.autocommit().await?)
+            .fetch_all(&mut *conn)
             .await?;
+        conn.keep();
         let runs = runs.into_iter().map(RunId).collect();
         Ok(runs_of_repeated(first_run, runs))
     }

@@ -162,10 +162,12 @@ impl PgStore {
     }
 
     pub(crate) async fn token_verifier(&self, id: &str) -> Result<Option<[u8; 32]>> {
+        let mut conn = self.db.autocommit().await?;
         let verifier: Option<Vec<u8>> = sqlx::query_scalar(VERIFIER)
             .bind(without_nul(id))
-            .fetch_optional(&mut *self.db.autocommit().await?)
+            .fetch_optional(&mut *conn)
             .await?;
+        conn.keep();
         let verifier = verifier.as_deref().map(stored_bytes);
         Ok(verifier.transpose()?)
     }
@@ -227,6 +229,7 @@ impl PgStore {
         } else {
             Vec::new()
         };
+        conn.keep();
         Ok(keys_page(rows, changed_after, newest)?)
     }
 

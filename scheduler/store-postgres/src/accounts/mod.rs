@@ -84,12 +84,14 @@ async fn note_use(db: &Database, pending: PendingUse) -> Result<()> {
         Used::Session => sessions::NOTE_USE,
         Used::ApiToken => api_tokens::NOTE_USE,
     };
+    let mut conn = db.autocommit().await?;
     sqlx::query(statement)
         .bind(pending.hash.0.as_slice())
         .bind(pending.at.as_millis())
         .bind(noted_until(pending.at).as_millis())
-        .execute(&mut *db.autocommit().await?)
+        .execute(&mut *conn)
         .await?;
+    conn.keep();
     Ok(())
 }
 

@@ -169,9 +169,9 @@ impl PgStore {
                     tx.commit().await?;
                     return Ok(marks);
                 }
-                Ok(None) => tx.rollback().await?,
+                Ok(None) => tx.roll_back().await?,
                 Err(error) if Error::is_timeout(&error) => {
-                    tx.rollback().await?;
+                    tx.roll_back().await?;
                     return Ok(LimitedMarks::contested(requests));
                 }
                 Err(error) => return Err(error),
@@ -186,6 +186,7 @@ impl PgStore {
                 .bind(clock)
                 .execute(&mut *conn)
                 .await?;
+            conn.keep();
         }
         Err(StoreError::new(
             ErrorKind::Transient,
