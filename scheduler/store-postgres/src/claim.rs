@@ -49,7 +49,8 @@ pub(crate) const NEXT_DUE: &str = "
         (SELECT min(next_fire_at) FROM job_due WHERE next_fire_at IS NOT NULL),
         (SELECT min(due_at) FROM run_live WHERE claimed_by IS NULL),
         (SELECT min((SELECT min(l.due_at) FROM run_live l WHERE l.claimed_by = n.id AND l.state IN (0, 1)))
-         FROM node n WHERE n.lease_until <= $1 AND NOT n.cleared))";
+         FROM node n
+         WHERE n.lease_until <= coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AND NOT n.cleared))";
 
 impl PgStore {
     pub(crate) async fn claim_waiting(
@@ -131,9 +132,8 @@ impl PgStore {
 
     pub(crate) async fn next_due_at(&self) -> Result<Option<Timestamp>> {
         let mut conn = self.db.autocommit().await?;
-        let now = self.db.now(&mut conn).await?;
         let due: Option<i64> = sqlx::query_scalar(NEXT_DUE)
-            .bind(now.as_millis())
+            .bind(self.db.test_clock().map(Timestamp::as_millis))
             .fetch_one(&mut *conn)
             .await?;
         conn.keep();

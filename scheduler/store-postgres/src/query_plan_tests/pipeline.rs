@@ -29,7 +29,7 @@ async fn claims_use_their_indexes() {
         q.bind(Some(START_MS)).bind(1_000_i64).bind(s.node.0)
     })
     .await;
-    let text = s.plan(claim::NEXT_DUE, |q| q.bind(START_MS)).await;
+    let text = s.plan(claim::NEXT_DUE, |q| q.bind(Some(START_MS))).await;
     for part in ["job_due_next", "run_live_waiting", "SubPlan"] {
         assert!(text.contains(part), "no {part} in {text}");
     }
