@@ -56,8 +56,12 @@ impl Fetcher {
             pooled.subscription = None;
             return Err(e);
         }
-        let count = subscription.ready.len().min(max);
-        let messages = subscription.ready.drain(..count).collect();
+        let messages = if subscription.ready.len() <= max {
+            // It keeps no memory for the largest fetch.
+            std::mem::take(&mut subscription.ready).into()
+        } else {
+            subscription.ready.drain(..max).collect()
+        };
         drop(pooled);
         Ok(self.hand_out(messages, queue).await)
     }
