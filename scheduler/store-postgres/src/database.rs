@@ -109,7 +109,7 @@ impl WriteTx {
     }
 
     /// Rolls back and waits for the result. A dropped transaction is rolled back in the background. A repeated call
-    /// could skip the rows that it still locks. A failed rollback closes the connection, which rolls back too.
+    /// could skip the rows that it still locks. After a failed rollback, the connection is ended soon.
     pub(crate) async fn roll_back(self) {
         let _ = self.tx.roll_back().await;
     }

@@ -1,8 +1,8 @@
 //! Connections that stay open between calls.
 //!
-//! A pool tests each connection that is returned, in case its call was dropped. These are round trips of the server's
-//! process for each call, at times just before the next statement of a due run. So a connection whose call has ended
-//! well is kept here, and the newest of them serves the next call. All others go to the pool.
+//! A pool tests each connection that is returned, in case its call was dropped. Each test costs round trips to the
+//! server, at times just before the next statement of a due run. So a connection whose call has ended well is kept here,
+//! and the newest of them serves the next call. All others go to the pool.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) const TRUSTED_IDLE: Duration = Duration::from_secs(2);
 /// A tested connection that does not answer within this time is closed.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// After this time a connection goes to its pool, which ends those that are too old or not needed.
+/// A connection is kept for so long at most. Then it goes to its pool, which ends those that are too old or not needed.
 const KEPT_FOR: Duration = Duration::from_mins(10);
 
 /// A pool, and connections of it that are kept.
@@ -49,7 +49,7 @@ struct Kept {
 /// A connection for one call. Without [`keep`](Self::keep) it goes to the pool.
 #[derive(Debug)]
 pub(crate) struct CallConnection {
-    // In this order: a call that waits for the permit finds the connection.
+    // Dropped before the permit, which another call may wait for.
     conn: PoolConnection<Postgres>,
     _call: OwnedSemaphorePermit,
     owner: Arc<KeptConnections>,
@@ -71,14 +71,25 @@ impl KeptConnections {
 
     /// A connection: one that is kept, or one of the pool.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Result<CallConnection> {
+        match timeout(self.pool.acquire_timeout(), self.acquire_in_time()).await {
+            Ok(acquired) => acquired,
+            Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
+        }
+    }
+
+    async fn acquire_in_time(self: &Arc<Self>) -> Result<CallConnection> {
         let call = self.permit().await?;
         let newest = self.lock().pop();
-        let (conn, since) = match newest {
-            Some(kept) => match self.test(kept).await {
-                Some(kept) => (kept.conn, kept.since),
-                None => (self.pool.acquire().await?, Instant::now()),
-            },
-            None => (self.pool.acquire().await?, Instant::now()),
+        let trusted = match newest {
+            Some(kept) => self.test(kept).await,
+            None => None,
+        };
+        let (conn, since) = if let Some(kept) = trusted {
+            (kept.conn, kept.since)
+        } else {
+            // A promotion that is noticed meanwhile counts as later.
+            let since = Instant::now();
+            (self.pool.acquire().await?, since)
         };
         Ok(CallConnection {
             conn,
@@ -95,15 +106,12 @@ impl KeptConnections {
             return Ok(free);
         }
         self.pool.count_wait();
-        match timeout(self.pool.acquire_timeout(), calls.acquire_owned()).await {
-            Ok(Ok(free)) => Ok(free),
-            Ok(Err(_)) => Err(sqlx::Error::PoolClosed.into()),
-            Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
-        }
+        let free = calls.acquire_owned().await;
+        Ok(free.map_err(|_| sqlx::Error::PoolClosed)?)
     }
 
-    /// Returns the connection if it can be used. Otherwise it ends all that are kept: the others are older, and each
-    /// would take as long to fail, here or in the pool.
+    /// Returns the connection if it can be used. Otherwise it ends those that were used before it, too: each would take as
+    /// long to fail, here or in the pool.
     async fn test(&self, mut kept: Kept) -> Option<Kept> {
         let is_trusted = !self.last_promotion.is_after(kept.since)
             && (kept.used_at.elapsed() < TRUSTED_IDLE
@@ -111,16 +119,18 @@ impl KeptConnections {
         if is_trusted {
             return Some(kept);
         }
+        let used_at = kept.used_at;
         drop(kept.conn.detach());
-        self.detach_all();
+        let others = self.take(|other| other.used_at <= used_at);
+        for other in others {
+            drop(other.conn.detach());
+        }
         None
     }
 
-    /// Ends all connections that are kept.
-    fn detach_all(&self) {
-        for kept in self.lock().drain(..) {
-            drop(kept.conn.detach());
-        }
+    /// Removes those that are as described.
+    fn take(&self, is_one: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+        self.lock().extract_if(.., |kept| is_one(kept)).collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Kept>> {
@@ -128,6 +138,7 @@ impl KeptConnections {
     }
 
     pub(crate) async fn close(&self) {
+        self.calls.close();
         // The pool waits for all its connections. Those that are in use meanwhile are not kept.
         let closing = self.pool.close();
         self.lock().clear();
@@ -148,7 +159,9 @@ impl KeptConnections {
 impl Drop for KeptConnections {
     fn drop(&mut self) {
         // Without a runtime, a connection cannot return to its pool.
-        self.detach_all();
+        for kept in self.take(|_| true) {
+            drop(kept.conn.detach());
+        }
     }
 }
 
@@ -156,12 +169,12 @@ impl CallConnection {
     /// Keeps the connection for the next call. Call it when all statements have ended.
     pub(crate) fn keep(self) {
         let now = Instant::now();
-        if now - self.since >= KEPT_FOR {
-            return;
-        }
+        // Also those that no call has needed since then.
+        let too_long = self.owner.take(|kept| now - kept.since >= KEPT_FOR);
+        drop(too_long);
         // Looked at under the lock: a closing pool waits for each connection, also for one that is kept too late.
         let mut kept = self.owner.lock();
-        if self.owner.pool.is_closed() {
+        if self.owner.pool.is_closed() || now - self.since >= KEPT_FOR {
             return;
         }
         kept.push(Kept {
@@ -173,6 +186,10 @@ impl CallConnection {
 
     /// Ends a transaction that was dropped. Keeps the connection if the server answers, and ends it otherwise.
     pub(crate) async fn roll_back(mut self) {
+        // A former primary may be silent.
+        if self.owner.last_promotion.is_after(self.since) {
+            return self.detach();
+        }
         match timeout(PING_TIMEOUT, self.execute("ROLLBACK")).await {
             Ok(Ok(_)) => self.keep(),
             _ => self.detach(),

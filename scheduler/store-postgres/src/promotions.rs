@@ -33,7 +33,7 @@ impl LastPromotion {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_now(&self) {
+    pub(crate) fn set_now(&self) {
         let mut noticed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *noticed = Some(Instant::now());
     }

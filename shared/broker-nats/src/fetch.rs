@@ -57,7 +57,7 @@ impl Fetcher {
             return Err(e);
         }
         let messages = if subscription.ready.len() <= max {
-            // It keeps no memory for the largest fetch.
+            // Otherwise the subscription would keep the memory of its largest fetch.
             std::mem::take(&mut subscription.ready).into()
         } else {
             subscription.ready.drain(..max).collect()

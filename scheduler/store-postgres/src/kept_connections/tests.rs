@@ -12,7 +12,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgPoolOptions;
 use tokio::time::timeout;
 
-use super::{CallConnection, KeptConnections};
+use super::{CallConnection, KEPT_FOR, KeptConnections};
 use crate::counted_pool::CountedPool;
 use crate::promotions::LastPromotion;
 use crate::transaction::Transaction;
@@ -25,6 +25,8 @@ async fn kept(connections: u32) -> (Arc<Postgres>, Arc<KeptConnections>) {
         // Longer than the tests wait.
         .acquire_timeout(3 * SOON)
         .test_before_acquire(false)
+        // So a connection that goes to the pool is not found again.
+        .after_release(|_, _| Box::pin(async { Ok(false) }))
         .connect(&server.url(&name))
         .await
         .expect("connects");
@@ -143,6 +145,54 @@ async fn ended_transactions_keep_their_connection() {
     let mut conn = acquire(&kept).await;
     assert_eq!(process(&mut conn).await, first);
     is_in_no_transaction(&mut conn).await;
+}
+
+#[tokio::test]
+async fn connections_to_a_former_primary_are_not_used() {
+    let (_server, kept) = kept(2).await;
+    let (mut first, mut second) = (acquire(&kept).await, acquire(&kept).await);
+    let former = [process(&mut first).await, process(&mut second).await];
+    let tx = Transaction::begin(first, "BEGIN").await.expect("begins");
+    second.keep();
+    kept.last_promotion.set_now();
+    drop(tx);
+    let (mut third, mut fourth) = (acquire(&kept).await, acquire(&kept).await);
+    for conn in [&mut third, &mut fourth] {
+        assert!(!former.contains(&process(conn).await));
+    }
+}
+
+#[tokio::test]
+async fn no_connection_is_kept_for_too_long() {
+    let (_server, kept) = kept(2).await;
+    let (unneeded, used) = (acquire(&kept).await, acquire(&kept).await);
+    unneeded.keep();
+    tokio::time::pause();
+    tokio::time::advance(KEPT_FOR).await;
+    tokio::time::resume();
+    used.keep();
+    assert_eq!(kept.lock().len(), 0);
+    acquire(&kept).await.keep();
+    assert_eq!(kept.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_ends_with_its_pool() {
+    let (_server, kept) = kept(1).await;
+    let held = acquire(&kept).await;
+    let waiting = tokio::spawn({
+        let kept = Arc::clone(&kept);
+        async move { kept.acquire().await.map(drop) }
+    });
+    until(|| kept.usage().waits == 1).await;
+    let closing = tokio::spawn({
+        let kept = Arc::clone(&kept);
+        async move { kept.close().await }
+    });
+    let ended = timeout(SOON, waiting).await.expect("in time");
+    ended.expect("ends").expect_err("gets no connection");
+    drop(held);
+    closing.await.expect("closes");
 }
 
 #[tokio::test]

@@ -117,9 +117,6 @@ impl EventLoop {
         self.services.status.remove_fetched(fetched);
         let (held, running) = (self.lanes.held(), self.running.len());
         self.services.status.set(held, running);
-        if held == 0 {
-            self.release_memory();
-        }
         let (busy_lanes, waiting_lanes) = self.lanes.counts();
         let waiting = self.waiting.len();
         let status = &self.services.status;

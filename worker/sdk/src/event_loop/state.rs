@@ -25,10 +25,6 @@ use crate::settle::Settlements;
 use crate::starts::StartQueue;
 use crate::status::WorkerStatus;
 
-/// For this many attempts the event loop keeps its memory while it holds none. So a burst leaves little behind, and
-/// usual loads allocate nothing again.
-const ROOM_KEPT: usize = 28;
-
 /// Services and channels that the event loop shares with other tasks.
 pub(crate) struct Services {
     pub(crate) settings: Arc<Settings>,
@@ -105,14 +101,6 @@ impl EventLoop {
             unrecordable: false,
             last_started: 0,
         }
-    }
-
-    /// Returns the memory of earlier attempts, once the worker holds none.
-    pub(super) fn release_memory(&mut self) {
-        self.waiting.shrink_to(ROOM_KEPT);
-        self.starting.shrink_to(ROOM_KEPT);
-        self.running.shrink_to(ROOM_KEPT);
-        self.lanes.shrink_to(ROOM_KEPT);
     }
 
     pub(super) fn now(&self) -> Timestamp {

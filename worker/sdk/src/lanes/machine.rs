@@ -74,12 +74,6 @@ impl Lanes {
         self.runs.len()
     }
 
-    /// Returns memory, except for what it holds or would need for this many runs.
-    pub(crate) fn shrink_to(&mut self, runs: usize) {
-        self.by_key.shrink_to(runs);
-        self.runs.shrink_to(runs);
-    }
-
     /// Number of lanes in which an attempt runs or waits, and of those that wait for nothing but free capacity.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.by_key.len(), self.ready.len())

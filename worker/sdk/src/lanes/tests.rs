@@ -256,21 +256,6 @@ fn a_job_that_becomes_parallel_uses_its_new_slots_at_once() {
 }
 
 #[test]
-fn lanes_keep_little_memory_after_a_burst() {
-    let mut lanes = Lanes::new(1_000);
-    for run in 1..=1_000 {
-        accept(&mut lanes, request(run, run, Block::Serial));
-    }
-    for run in 2..=1_000 {
-        finish(&mut lanes, key(run, 1));
-    }
-    lanes.shrink_to(28);
-    assert_eq!((lanes.held(), lanes.counts().0), (1, 1));
-    let capacity = lanes.runs.capacity().max(lanes.by_key.capacity());
-    assert!(capacity < 64, "room for {capacity}");
-}
-
-#[test]
 fn closed_lanes_return_waiting_attempts_and_refuse_new_ones() {
     let mut lanes = Lanes::new(1);
     accept(&mut lanes, request(1, 1, Block::Serial));

@@ -18,9 +18,6 @@ const FULL_BYTES: usize = 64 * 1024 * 1024;
 const REPORT_BYTES: usize = 128;
 const LINE_BYTES: usize = 48;
 
-/// For this many reports an empty queue keeps its memory.
-const ROOM_KEPT: usize = 64;
-
 /// What is reported about an attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
@@ -137,9 +134,6 @@ impl ReportQueue {
             }
         }
         let empty = reports.count == 0;
-        if empty {
-            reports.waiting.shrink_to(ROOM_KEPT);
-        }
         drop(reports);
         if empty {
             self.emptied.notify_waiters();
