@@ -156,6 +156,7 @@ async fn connections_to_a_former_primary_are_not_used() {
     second.keep();
     kept.last_promotion.set_now();
     drop(tx);
+    until(|| kept.usage().open == 1).await;
     let (mut third, mut fourth) = (acquire(&kept).await, acquire(&kept).await);
     for conn in [&mut third, &mut fourth] {
         assert!(!former.contains(&process(conn).await));
