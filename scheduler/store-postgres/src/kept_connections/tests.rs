@@ -121,8 +121,9 @@ async fn a_transaction_that_is_dropped_while_it_begins_is_rolled_back() {
     let (_server, kept) = kept(1).await;
     let conn = acquire(&kept).await;
     {
-        let mut begins = pin!(Transaction::begin(conn, "BEGIN"));
-        // The statement is sent, and no answer is read.
+        // The server is not ready soon. The statement is sent, and no answer is read.
+        let statement = "BEGIN; SELECT pg_sleep(1)";
+        let mut begins = pin!(Transaction::begin(conn, statement));
         let polled = begins
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
